@@ -1,0 +1,66 @@
+-- The functions for applications, and the sweep. They switch to the tables' owner inside (src/pg/rights.rs), so a
+-- caller needs EXECUTE and nothing else. None is STRICT: a NULL argument is answered, not swallowed.
+
+CREATE FUNCTION @extschema@.idem_claim(
+  tenant_id text, endpoint text, key text, request_body bytea,
+  request_hash bytea DEFAULT NULL, wait interval DEFAULT '0', ttl interval DEFAULT NULL,
+  OUT outcome text, OUT response_code integer, OUT response_headers jsonb, OUT response_body bytea,
+  OUT resource_ref text, OUT attempt integer, OUT provider_key uuid, OUT expires_at timestamptz)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_bytea';
+
+CREATE FUNCTION @extschema@.idem_claim(
+  tenant_id text, endpoint text, key text, request_body text,
+  request_hash bytea DEFAULT NULL, wait interval DEFAULT '0', ttl interval DEFAULT NULL,
+  OUT outcome text, OUT response_code integer, OUT response_headers jsonb, OUT response_body bytea,
+  OUT resource_ref text, OUT attempt integer, OUT provider_key uuid, OUT expires_at timestamptz)
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_claim_text';
+
+CREATE FUNCTION @extschema@.idem_complete(
+  tenant_id text, endpoint text, key text, response_code integer, response_body bytea,
+  response_headers jsonb DEFAULT NULL, resource_ref text DEFAULT NULL, attempt integer DEFAULT NULL)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_bytea';
+
+CREATE FUNCTION @extschema@.idem_complete(
+  tenant_id text, endpoint text, key text, response_code integer, response_body text,
+  response_headers jsonb DEFAULT NULL, resource_ref text DEFAULT NULL, attempt integer DEFAULT NULL)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_text';
+
+CREATE FUNCTION @extschema@.idem_fail(
+  tenant_id text, endpoint text, key text, response_code integer, response_body bytea,
+  response_headers jsonb DEFAULT NULL, resource_ref text DEFAULT NULL, attempt integer DEFAULT NULL)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_fail_bytea';
+
+CREATE FUNCTION @extschema@.idem_fail(
+  tenant_id text, endpoint text, key text, response_code integer, response_body text,
+  response_headers jsonb DEFAULT NULL, resource_ref text DEFAULT NULL, attempt integer DEFAULT NULL)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_fail_text';
+
+CREATE FUNCTION @extschema@.idem_release(
+  tenant_id text, endpoint text, key text, attempt integer DEFAULT NULL)
+RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_release';
+
+CREATE FUNCTION @extschema@.idem_sweep(max_rows integer DEFAULT 10000)
+RETURNS integer
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_sweep';
+
+COMMENT ON FUNCTION @extschema@.idem_claim(text, text, text, bytea, bytea, interval, interval) IS
+  'Decides whether this request runs: outcome execute (run the work, then idem_complete or idem_fail), replay, in_progress, key_reused, key_missing, key_invalid (send code, headers, body) or unprotected.';
+COMMENT ON FUNCTION @extschema@.idem_claim(text, text, text, text, bytea, interval, interval) IS
+  'As idem_claim with a bytea body; the text is hashed as its UTF-8 bytes.';
+COMMENT ON FUNCTION @extschema@.idem_complete(text, text, text, integer, bytea, jsonb, text, integer) IS
+  'Stores the successful response of a claim, to be replayed. The same result again is a no-op. Raises ID001, ID002, ID003, ID005.';
+COMMENT ON FUNCTION @extschema@.idem_complete(text, text, text, integer, text, jsonb, text, integer) IS
+  'As idem_complete with a bytea body; the text is stored as its UTF-8 bytes.';
+COMMENT ON FUNCTION @extschema@.idem_fail(text, text, text, integer, bytea, jsonb, text, integer) IS
+  'Stores a definitive failure of a claim, to be replayed. The same result again is a no-op. Raises ID001, ID002, ID003, ID005.';
+COMMENT ON FUNCTION @extschema@.idem_fail(text, text, text, integer, text, jsonb, text, integer) IS
+  'As idem_fail with a bytea body; the text is stored as its UTF-8 bytes.';
+COMMENT ON FUNCTION @extschema@.idem_release(text, text, text, integer) IS
+  'Forgets an open claim whose effect is known not to have happened; true if there was one. Raises ID002, ID003.';
+COMMENT ON FUNCTION @extschema@.idem_sweep(integer) IS
+  'Deletes up to max_rows finished rows whose retention has ended, in expiry order, skipping locked ones; returns how many.';

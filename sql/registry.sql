@@ -1,0 +1,149 @@
+-- The registry of protected endpoints.
+
+CREATE FUNCTION @extschema@.idem_protect(
+  endpoint text,
+  effect text DEFAULT 'transaction',
+  retry_window interval DEFAULT NULL,
+  ttl interval DEFAULT NULL,
+  stuck_after interval DEFAULT NULL,
+  key_required boolean DEFAULT true,
+  max_body_bytes integer DEFAULT NULL,
+  expected_writes_per_day bigint DEFAULT NULL,
+  guesses text[] DEFAULT NULL,
+  notes text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $idem_protect$
+#variable_conflict use_column
+DECLARE
+  method        text := upper(split_part(ltrim(idem_protect.endpoint), ' ', 1));
+  the_effect    text := coalesce(idem_protect.effect, 'transaction');
+  the_window    interval := coalesce(idem_protect.retry_window, '24 hours');
+  the_ttl       interval := coalesce(idem_protect.ttl, greatest(the_window * 2, '24 hours'));
+  the_stuck     interval := coalesce(idem_protect.stuck_after, '60 seconds');
+  the_guesses   text[] := coalesce(idem_protect.guesses, '{}');
+  guessable     text[] := ARRAY['effect', 'key_required', 'retry_window', 'ttl', 'stuck_after', 'max_body_bytes',
+                                'expected_writes_per_day'];
+  unknown_guess text;
+  previous      text;
+BEGIN
+  IF idem_protect.endpoint IS NULL OR octet_length(idem_protect.endpoint) NOT BETWEEN 1 AND 255 THEN
+    RAISE EXCEPTION 'endpoint must have 1 to 255 bytes'
+      USING ERRCODE = 'invalid_parameter_value',
+            DETAIL = format('It has %s.', coalesce(octet_length(idem_protect.endpoint)::text, 'none: it is null')),
+            HINT = 'By convention it is METHOD /route/template, for example ''POST /payments''.';
+  END IF;
+  IF method IN ('GET', 'HEAD', 'OPTIONS', 'TRACE') THEN
+    RAISE EXCEPTION 'endpoint "%" has nothing to protect', idem_protect.endpoint
+      USING ERRCODE = 'invalid_parameter_value',
+            DETAIL = format('%s is a safe method (RFC 9110): it asks for no change.', method),
+            HINT = 'Register the endpoints whose effect must not happen twice.';
+  END IF;
+  IF the_effect NOT IN ('transaction', 'external') THEN
+    RAISE EXCEPTION 'effect of endpoint "%" must be ''transaction'' or ''external''', idem_protect.endpoint
+      USING ERRCODE = 'invalid_parameter_value',
+            DETAIL = format('It is %L.', the_effect),
+            HINT = 'transaction: all of the effect is in the claim''s own transaction. external: some of it is not.';
+  END IF;
+  IF the_window <= '0' THEN
+    RAISE EXCEPTION 'retry_window of endpoint "%" must be above zero', idem_protect.endpoint
+      USING ERRCODE = 'invalid_parameter_value',
+            DETAIL = format('It is %s.', the_window),
+            HINT = 'Pass how long a client, a queue or an operator may still retry.';
+  END IF;
+  IF the_ttl <= the_window THEN
+    RAISE EXCEPTION 'ttl of endpoint "%" must be above its retry window', idem_protect.endpoint
+      USING ERRCODE = 'invalid_parameter_value',
+            DETAIL = format('The ttl is %s, the retry window %s.', the_ttl, the_window),
+            HINT = 'A result that is forgotten while its client still retries is executed again. Leave ttl out for '
+                   'twice the retry window.';
+  END IF;
+  IF the_ttl < '24 hours' OR the_ttl > '36500 days' THEN
+    RAISE EXCEPTION 'ttl of endpoint "%" must be between 24 hours and 100 years', idem_protect.endpoint
+      USING ERRCODE = 'invalid_parameter_value',
+            DETAIL = format('It is %s.', the_ttl),
+            HINT = 'Leave ttl out for twice the retry window, at least 24 hours.';
+  END IF;
+  IF the_stuck <= '0' OR the_stuck > '36500 days' THEN
+    RAISE EXCEPTION 'stuck_after of endpoint "%" must be above zero', idem_protect.endpoint
+      USING ERRCODE = 'invalid_parameter_value',
+            DETAIL = format('It is %s.', the_stuck),
+            HINT = 'Pass the time of the slowest legitimate operation.';
+  END IF;
+  IF idem_protect.max_body_bytes < 0 OR idem_protect.expected_writes_per_day < 0 THEN
+    RAISE EXCEPTION 'max_body_bytes and expected_writes_per_day of endpoint "%" must not be negative',
+                    idem_protect.endpoint
+      USING ERRCODE = 'invalid_parameter_value',
+            DETAIL = format('They are %s and %s.', coalesce(idem_protect.max_body_bytes::text, 'null'),
+                            coalesce(idem_protect.expected_writes_per_day::text, 'null')),
+            HINT = 'Leave out what is not known.';
+  END IF;
+  SELECT g INTO unknown_guess FROM unnest(the_guesses) AS g WHERE g IS NULL OR g <> ALL (guessable) LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'guesses of endpoint "%" names something that is not an input', idem_protect.endpoint
+      USING ERRCODE = 'invalid_parameter_value',
+            DETAIL = format('It has %L.', unknown_guess),
+            HINT = format('Inputs are %s.', array_to_string(guessable, ', '));
+  END IF;
+
+  IF method IN ('PUT', 'DELETE') THEN
+    RAISE WARNING 'endpoint "%" is idempotent by definition', idem_protect.endpoint
+      USING DETAIL = format('Repeating a %s asks for the same state again (RFC 9110).', method),
+            HINT = 'Protect it only if its handler does more than that, or its response must be the first one.';
+  END IF;
+  IF the_ttl > '7 days' THEN
+    RAISE WARNING 'ttl of endpoint "%" is over 7 days', idem_protect.endpoint
+      USING DETAIL = format('It is %s: every result is stored that long.', the_ttl),
+            HINT = 'Make sure that the table may grow to that many rows, or shorten the retry window.';
+  END IF;
+
+  SELECT e.effect INTO previous
+    FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = idem_protect.endpoint;
+  IF previous <> the_effect THEN
+    RAISE NOTICE 'endpoint "%" changes from % to %', idem_protect.endpoint, previous, the_effect;
+  END IF;
+  INSERT INTO @extschema@.idempotency_endpoints AS e
+         (endpoint, effect, key_required, retry_window, ttl, stuck_after, max_body_bytes,
+          expected_writes_per_day, guesses, notes)
+  VALUES (idem_protect.endpoint, the_effect, coalesce(idem_protect.key_required, true), the_window, the_ttl, the_stuck,
+          idem_protect.max_body_bytes, idem_protect.expected_writes_per_day, the_guesses, idem_protect.notes)
+  ON CONFLICT (endpoint) DO UPDATE
+     SET effect = excluded.effect, key_required = excluded.key_required, retry_window = excluded.retry_window,
+         ttl = excluded.ttl, stuck_after = excluded.stuck_after, max_body_bytes = excluded.max_body_bytes,
+         expected_writes_per_day = excluded.expected_writes_per_day, guesses = excluded.guesses,
+         notes = excluded.notes;
+END
+$idem_protect$;
+
+COMMENT ON FUNCTION @extschema@.idem_protect(
+  text, text, interval, interval, interval, boolean, integer, bigint, text[], text) IS
+  'Registers an endpoint, or replaces its registration: what is left out takes its default. Raises 22023; warns of a ttl over 7 days and of PUT and DELETE.';
+
+CREATE FUNCTION @extschema@.idem_unprotect(endpoint text, force boolean DEFAULT false)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $idem_unprotect$
+#variable_conflict use_column
+DECLARE
+  alive bigint;
+BEGIN
+  IF idem_unprotect.force IS NOT TRUE THEN
+    SELECT count(*) INTO alive
+      FROM @extschema@.idempotency_keys k
+     WHERE k.endpoint = idem_unprotect.endpoint AND (k.status = 'in_progress' OR k.expires_at > now());
+    IF alive > 0 THEN
+      RAISE EXCEPTION 'endpoint "%" has % keys that are still alive', idem_unprotect.endpoint, alive
+        USING ERRCODE = 'object_in_use',
+              DETAIL = 'Their clients may still retry; without the registration its rules no longer hold for them.',
+              HINT = 'Wait until they have expired, or pass force => true. The rows stay either way.';
+    END IF;
+  END IF;
+  DELETE FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = idem_unprotect.endpoint;
+  RETURN FOUND;
+END
+$idem_unprotect$;
+
+COMMENT ON FUNCTION @extschema@.idem_unprotect(text, boolean) IS
+  'Removes an endpoint''s registration; true if there was one. Refused (55006) while it has keys in progress or unexpired, unless forced. Stored keys stay.';

@@ -1,0 +1,128 @@
+-- The protected endpoints: the inputs of a design.
+CREATE TABLE @extschema@.idempotency_endpoints (
+  endpoint                text COLLATE pg_catalog."C" NOT NULL,
+  effect                  text COLLATE pg_catalog."C" NOT NULL DEFAULT 'transaction',
+  key_required            boolean NOT NULL DEFAULT true,
+  retry_window            interval NOT NULL DEFAULT '24 hours',
+  ttl                     interval NOT NULL DEFAULT '48 hours',
+  stuck_after             interval NOT NULL DEFAULT '60 seconds',
+  max_body_bytes          integer,
+  expected_writes_per_day bigint,
+  guesses                 text[] NOT NULL DEFAULT '{}',
+  notes                   text,
+  created_at              timestamptz NOT NULL DEFAULT pg_catalog.now(),
+  CONSTRAINT idempotency_endpoints_pkey PRIMARY KEY (endpoint),
+  CONSTRAINT endpoint_length CHECK (pg_catalog.octet_length(endpoint) BETWEEN 1 AND 255),
+  CONSTRAINT effect_known CHECK (effect IN ('transaction', 'external')),
+  CONSTRAINT retry_window_positive CHECK (retry_window OPERATOR(pg_catalog.>) '0'),
+  -- The red line: a result must not be forgotten while its client still retries.
+  CONSTRAINT ttl_above_retry_window CHECK (ttl OPERATOR(pg_catalog.>) retry_window),
+  CONSTRAINT ttl_at_least_a_day CHECK (ttl OPERATOR(pg_catalog.>=) '24 hours'),
+  CONSTRAINT ttl_at_most_a_century CHECK (ttl OPERATOR(pg_catalog.<=) '36500 days'),
+  CONSTRAINT stuck_after_positive CHECK (stuck_after OPERATOR(pg_catalog.>) '0'),
+  CONSTRAINT max_body_bytes_not_negative CHECK (max_body_bytes OPERATOR(pg_catalog.>=) 0),
+  CONSTRAINT expected_writes_not_negative CHECK (expected_writes_per_day OPERATOR(pg_catalog.>=) 0)
+);
+
+COMMENT ON TABLE @extschema@.idempotency_endpoints IS
+  'The protected endpoints and what was decided about each. Written by idem_protect() and idem_unprotect().';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.endpoint IS 'By convention METHOD /route/template.';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.effect IS
+  'transaction: the effect is in the claim''s own transaction. external: it is outside of the database.';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.key_required IS
+  'A request without a key is refused (true) or runs unprotected (false).';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.retry_window IS 'How long a client may retry after its first attempt.';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.ttl IS
+  'How long a result is kept: above the retry window and at least 24 hours.';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.stuck_after IS
+  'The slowest legitimate operation: an open claim older than this is reported.';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.max_body_bytes IS
+  'Largest response body stored; NULL: idempotency_enforcer.max_body_bytes.';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.expected_writes_per_day IS 'For sizing the key store.';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.guesses IS 'Names of the columns whose values are guesses.';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.notes IS 'For people.';
+COMMENT ON COLUMN @extschema@.idempotency_endpoints.created_at IS 'When the endpoint was first registered.';
+
+-- One row a (tenant, endpoint, key). The primary key wins the race between two arrivals.
+--
+-- Fixed-size columns that an update in place changes stay out of every index and index predicate, so that
+-- completing a claim in its own transaction is a HOT update; the free space of each page is for that update.
+CREATE TABLE @extschema@.idempotency_keys (
+  tenant_id        text COLLATE pg_catalog."C" NOT NULL,
+  endpoint         text COLLATE pg_catalog."C" NOT NULL,
+  key              text COLLATE pg_catalog."C" NOT NULL,
+  request_hash     bytea NOT NULL,
+  status           text COLLATE pg_catalog."C" NOT NULL DEFAULT 'in_progress',
+  attempt          integer NOT NULL DEFAULT 1,
+  response_code    integer,
+  response_headers jsonb,
+  response_body    bytea,
+  resource_ref     text,
+  provider_key     uuid,
+  recovery_point   text,
+  recovery_state   jsonb,
+  open_since       timestamptz,
+  lease_until      timestamptz,
+  created_at       timestamptz NOT NULL DEFAULT pg_catalog.now(),
+  completed_at     timestamptz,
+  expires_at       timestamptz NOT NULL
+                   DEFAULT (pg_catalog.now() OPERATOR(pg_catalog.+) '24 hours'::interval),
+  CONSTRAINT idempotency_keys_pkey PRIMARY KEY (tenant_id, endpoint, key),
+  CONSTRAINT tenant_id_length CHECK (pg_catalog.octet_length(tenant_id) OPERATOR(pg_catalog.<=) 255),
+  CONSTRAINT endpoint_length CHECK (pg_catalog.octet_length(endpoint) BETWEEN 1 AND 255),
+  CONSTRAINT key_length CHECK (pg_catalog.char_length(key) BETWEEN 1 AND 255),
+  CONSTRAINT request_hash_is_sha256 CHECK (pg_catalog.octet_length(request_hash) OPERATOR(pg_catalog.=) 32),
+  CONSTRAINT status_known CHECK (status IN ('in_progress', 'succeeded', 'failed')),
+  CONSTRAINT attempt_positive CHECK (attempt OPERATOR(pg_catalog.>=) 1),
+  CONSTRAINT response_code_is_http CHECK (response_code BETWEEN 100 AND 599),
+  CONSTRAINT finished_has_response CHECK (
+    (status OPERATOR(pg_catalog.=) 'in_progress') OPERATOR(pg_catalog.=)
+    (response_code IS NULL AND completed_at IS NULL)),
+  CONSTRAINT only_open_is_in_progress CHECK (
+    open_since IS NULL OR status OPERATOR(pg_catalog.=) 'in_progress')
+) WITH (
+  fillfactor = 70,
+  autovacuum_vacuum_scale_factor = 0.05,
+  autovacuum_analyze_scale_factor = 0.05
+);
+
+-- For the sweep, in expiry order.
+CREATE INDEX idempotency_keys_expires_at_idx ON @extschema@.idempotency_keys (expires_at);
+-- Open claims only: however many rows are finished, the stuck ones are found in milliseconds.
+CREATE INDEX idempotency_keys_open_since_idx ON @extschema@.idempotency_keys (open_since)
+  WHERE open_since IS NOT NULL;
+
+COMMENT ON TABLE @extschema@.idempotency_keys IS
+  'The key store: one row a (tenant, endpoint, key). Its columns may change between versions; query the views.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.tenant_id IS 'Tenant or account.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.endpoint IS 'By convention METHOD /route/template.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.key IS 'The client''s Idempotency-Key.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.request_hash IS 'SHA-256 of the request body.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.status IS 'in_progress, succeeded or failed.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.attempt IS
+  'Fencing number: 1 for whoever claimed, one more each time a reconciler takes the claim over.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.response_code IS 'The stored HTTP status.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.response_headers IS 'The stored headers: an array of [name, value] pairs.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.response_body IS
+  'The stored body, byte for byte. NULL is no body, which is not the same as an empty one.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.resource_ref IS
+  'What to rebuild the response from, when the body is too large to store.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.provider_key IS
+  'External endpoints: the key to pass to the provider, derived from scope and request hash (UUID version 8).';
+COMMENT ON COLUMN @extschema@.idempotency_keys.recovery_point IS
+  'Last committed step of an external operation of several steps.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.recovery_state IS 'What a reconciler needs to go on from there.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.open_since IS
+  'Set while an in_progress row may outlive its transaction.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.lease_until IS 'Set while a reconciler holds the claim.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.created_at IS 'Start of the transaction of the first attempt.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.completed_at IS 'When the result was stored.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.expires_at IS
+  'Retention end of a finished row. A row in progress never expires.';
+COMMENT ON INDEX @extschema@.idempotency_keys_pkey IS 'Wins the race between two arrivals.';
+COMMENT ON INDEX @extschema@.idempotency_keys_expires_at_idx IS 'For the sweep, in expiry order.';
+COMMENT ON INDEX @extschema@.idempotency_keys_open_since_idx IS 'Holds open claims only.';
+
+-- Keys and registered endpoints survive pg_dump and restore.
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.idempotency_keys', '');
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.idempotency_endpoints', '');

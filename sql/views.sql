@@ -1,0 +1,95 @@
+-- The views: the stable surface. Sizes instead of hashes and bodies; times to the second; the columns of each fit
+-- a terminal of 120 characters.
+
+CREATE VIEW @extschema@.idem_keys AS
+SELECT k.tenant_id,
+       k.endpoint,
+       k.key,
+       k.status,
+       k.attempt,
+       k.response_code AS code,
+       pg_catalog.octet_length(k.response_body) AS body,
+       pg_catalog.date_trunc('second', pg_catalog.now() OPERATOR(pg_catalog.-) k.created_at) AS age,
+       pg_catalog.date_trunc('second', k.expires_at OPERATOR(pg_catalog.-) pg_catalog.now()) AS ttl,
+       nullif(pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
+         'resource_ref', k.resource_ref,
+         'provider_key', k.provider_key,
+         'recovery_point', k.recovery_point,
+         'open_since', k.open_since,
+         'lease_until', k.lease_until)), '{}') AS more
+  FROM @extschema@.idempotency_keys k;
+
+COMMENT ON VIEW @extschema@.idem_keys IS 'Every stored key, without hashes and bodies.';
+COMMENT ON COLUMN @extschema@.idem_keys.tenant_id IS 'Tenant or account.';
+COMMENT ON COLUMN @extschema@.idem_keys.endpoint IS 'By convention METHOD /route/template.';
+COMMENT ON COLUMN @extschema@.idem_keys.key IS 'The client''s Idempotency-Key.';
+COMMENT ON COLUMN @extschema@.idem_keys.status IS 'in_progress, succeeded or failed.';
+COMMENT ON COLUMN @extschema@.idem_keys.attempt IS 'Fencing number.';
+COMMENT ON COLUMN @extschema@.idem_keys.code IS 'The stored HTTP status.';
+COMMENT ON COLUMN @extschema@.idem_keys.body IS 'Bytes of the stored body; NULL: none.';
+COMMENT ON COLUMN @extschema@.idem_keys.age IS 'Time since the first attempt.';
+COMMENT ON COLUMN @extschema@.idem_keys.ttl IS 'Time left until a finished row expires; negative: due for the sweep.';
+COMMENT ON COLUMN @extschema@.idem_keys.more IS
+  'What only some rows have: resource_ref, provider_key, recovery_point, open_since, lease_until.';
+
+CREATE VIEW @extschema@.idem_stuck AS
+SELECT k.tenant_id,
+       k.endpoint,
+       k.key,
+       k.attempt,
+       pg_catalog.date_trunc('second', pg_catalog.now() OPERATOR(pg_catalog.-) k.open_since) AS open_for,
+       k.lease_until OPERATOR(pg_catalog.>) pg_catalog.now() IS TRUE AS leased,
+       k.recovery_point AS reached
+  FROM @extschema@.idempotency_keys k
+  LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint OPERATOR(pg_catalog.=) k.endpoint
+ WHERE k.open_since IS NOT NULL
+   AND k.open_since OPERATOR(pg_catalog.<)
+       (pg_catalog.now() OPERATOR(pg_catalog.-) coalesce(e.stuck_after, '60 seconds'::interval))
+ ORDER BY k.open_since;
+
+COMMENT ON VIEW @extschema@.idem_stuck IS
+  'Open claims older than their endpoint''s stuck_after (60 seconds where it is not registered), oldest first. Nobody re-runs them: find out what happened, then idem_complete, idem_fail or idem_release.';
+COMMENT ON COLUMN @extschema@.idem_stuck.tenant_id IS 'Tenant or account.';
+COMMENT ON COLUMN @extschema@.idem_stuck.endpoint IS 'By convention METHOD /route/template.';
+COMMENT ON COLUMN @extschema@.idem_stuck.key IS 'The client''s Idempotency-Key.';
+COMMENT ON COLUMN @extschema@.idem_stuck.attempt IS 'Fencing number: pass it to idem_complete, idem_fail or idem_release.';
+COMMENT ON COLUMN @extschema@.idem_stuck.open_for IS 'Time since it was claimed.';
+COMMENT ON COLUMN @extschema@.idem_stuck.leased IS 'A reconciler holds it.';
+COMMENT ON COLUMN @extschema@.idem_stuck.reached IS 'The last committed recovery point.';
+
+CREATE VIEW @extschema@.idem_endpoint_summary AS
+SELECT coalesce(e.endpoint, k.endpoint) AS endpoint,
+       coalesce(e.effect, 'unregistered') AS effect,
+       e.retry_window,
+       coalesce(e.ttl, '24 hours') AS ttl,
+       coalesce(k.in_progress, 0) AS in_progress,
+       coalesce(k.succeeded, 0) AS succeeded,
+       coalesce(k.failed, 0) AS failed,
+       coalesce(k.expired, 0) AS expired,
+       k.oldest
+  FROM @extschema@.idempotency_endpoints e
+  FULL JOIN (
+       SELECT r.endpoint,
+              pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'in_progress') AS in_progress,
+              pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'succeeded') AS succeeded,
+              pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'failed') AS failed,
+              pg_catalog.count(*) FILTER (
+                WHERE r.status OPERATOR(pg_catalog.<>) 'in_progress'
+                  AND r.expires_at OPERATOR(pg_catalog.<=) pg_catalog.now()) AS expired,
+              pg_catalog.date_trunc('second',
+                pg_catalog.now() OPERATOR(pg_catalog.-) pg_catalog.min(r.created_at)) AS oldest
+         FROM @extschema@.idempotency_keys r
+        GROUP BY r.endpoint) k ON k.endpoint OPERATOR(pg_catalog.=) e.endpoint
+ ORDER BY 1;
+
+COMMENT ON VIEW @extschema@.idem_endpoint_summary IS
+  'One row an endpoint, registered or in use, with its rules and what is stored for it. Reads the whole key store.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.endpoint IS 'By convention METHOD /route/template.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.effect IS 'transaction, external or unregistered.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.retry_window IS 'How long a client may retry.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.ttl IS 'How long a result is kept.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.in_progress IS 'Claims that are open.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.succeeded IS 'Stored successes, expired ones included.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.failed IS 'Stored failures, expired ones included.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.expired IS 'Finished rows that the sweep will delete.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.oldest IS 'Age of the oldest row.';

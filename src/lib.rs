@@ -1,0 +1,46 @@
+//! Idempotency keys for PostgreSQL: the second arrival of a non-reversible write replays the first result.
+//!
+//! An application calls `idem_claim`, does its work, and calls `idem_complete` or `idem_fail`, all in its own
+//! transaction, so that the effect and the stored result commit together.
+
+// The three functions, each with its SQL entry points.
+mod claim;
+mod finish;
+mod sweep;
+
+// What they are made of.
+mod gate;
+mod guard;
+mod settings;
+mod tables;
+mod tenancy;
+
+// Pure rules, with unit tests.
+mod fingerprint;
+mod headers;
+mod problem;
+mod refusal;
+mod scope;
+mod verdict;
+
+// PostgreSQL itself.
+mod pg;
+
+use pgrx::prelude::*;
+
+::pgrx::pg_module_magic!(name, version);
+
+// The install script is these files, in this order; `make` and `cargo pgrx` both read the list here.
+extension_sql_file!("../sql/preflight.sql", name = "preflight", bootstrap);
+extension_sql_file!("../sql/tables.sql", name = "tables", requires = ["preflight"]);
+extension_sql_file!("../sql/functions.sql", name = "functions", requires = ["tables"]);
+extension_sql_file!("../sql/registry.sql", name = "registry", requires = ["functions"]);
+extension_sql_file!("../sql/views.sql", name = "views", requires = ["registry"]);
+extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["views"]);
+
+/// Runs once a process, when the library is loaded: by preloading, or by the first call.
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    settings::define();
+    guard::install();
+}

@@ -1,0 +1,125 @@
+//! SQL-callable functions: version-1 entry points whose body returns a value or a [`Refusal`].
+
+use crate::pg::raise::{self, Raised};
+use crate::pg::{encoding, value::Value};
+use crate::refusal::Refusal;
+use pgrx::datum::{Interval, JsonB};
+use pgrx::{pg_sys, FromDatum};
+use std::borrow::Cow;
+
+/// The arguments of one call.
+pub struct Args {
+    fcinfo: pg_sys::FunctionCallInfo,
+}
+
+/// What a function answers.
+pub enum Answer {
+    Void,
+    Bool(bool),
+    Int(i32),
+    /// A composite value, made by [`crate::pg::row::OutRow`].
+    Row(pg_sys::Datum),
+}
+
+/// What the guarded half hands to the half that may leave by `longjmp`: plain data.
+#[repr(C)]
+#[derive(Clone, Copy)]
+enum Handover {
+    Value(pg_sys::Datum),
+    Refusal(Raised),
+}
+
+/// Declares the entry point `$name` of `CREATE FUNCTION ... AS 'MODULE_PATHNAME', '$name'`.
+///
+/// `$body` is a `fn(&Args) -> Result<Answer, Refusal>`. The SQL declaration is in `sql/functions.sql`.
+macro_rules! sql_function {
+    ($name:literal => $body:path) => {
+        const _: () = {
+            #[export_name = concat!("pg_finfo_", $name)]
+            extern "C" fn finfo() -> *const ::pgrx::pg_sys::Pg_finfo_record {
+                const V1: ::pgrx::pg_sys::Pg_finfo_record = ::pgrx::pg_sys::Pg_finfo_record { api_version: 1 };
+                &V1
+            }
+
+            #[export_name = $name]
+            unsafe extern "C-unwind" fn entry(fcinfo: ::pgrx::pg_sys::FunctionCallInfo) -> ::pgrx::pg_sys::Datum {
+                // SAFETY: called by PostgreSQL's function manager with a valid fcinfo; this frame owns nothing.
+                unsafe { $crate::pg::entry::enter(fcinfo, $body) }
+            }
+        };
+    };
+}
+pub(crate) use sql_function;
+
+/// Runs `body` under pgrx's guard, then returns its value or raises its refusal.
+///
+/// # Safety
+///
+/// `fcinfo` must be what the function manager passed to a version-1 function, and no frame up to it may own a
+/// value with a destructor.
+pub unsafe fn enter(fcinfo: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<Answer, Refusal>) -> pg_sys::Datum {
+    // SAFETY: the guard turns a panic into an ERROR once every destructor in `body` has run; `Handover` is
+    // plain data, so when `raise` leaves by longjmp nothing is skipped.
+    unsafe {
+        let handover = pgrx::pgrx_extern_c_guard(move || match body(&Args { fcinfo }) {
+            Ok(Answer::Void) => Handover::Value(pg_sys::Datum::from(0)),
+            Ok(Answer::Bool(b)) => Handover::Value(pg_sys::Datum::from(b)),
+            Ok(Answer::Int(n)) => Handover::Value(pg_sys::Datum::from(n)),
+            Ok(Answer::Row(row)) => Handover::Value(row),
+            Err(refusal) => Handover::Refusal(Raised::new(&refusal)),
+        });
+        match handover {
+            Handover::Value(datum) => datum,
+            Handover::Refusal(raised) => raise::raise(raised),
+        }
+    }
+}
+
+impl Args {
+    /// The schema of the function that was called, which is the extension's.
+    pub fn schema(&self) -> pg_sys::Oid {
+        // SAFETY: fcinfo and its flinfo are valid for the length of the call.
+        unsafe { pg_sys::get_func_namespace((*(*self.fcinfo).flinfo).fn_oid) }
+    }
+
+    fn get<T: FromDatum>(&self, n: usize) -> Option<T> {
+        // SAFETY: the SQL declaration in sql/functions.sql gives argument `n` the type that `T` reads.
+        unsafe { pgrx::pg_getarg(self.fcinfo, n) }
+    }
+
+    /// A text argument in the database's encoding.
+    fn server_text(&self, n: usize) -> Option<&[u8]> {
+        self.get::<&[u8]>(n)
+    }
+
+    /// A text argument; `22021` when an SQL_ASCII database passes bytes that are no UTF-8.
+    pub fn text(&self, n: usize, name: &str) -> Result<Option<String>, Refusal> {
+        self.server_text(n).map(|s| encoding::to_utf8(s).ok_or_else(|| Refusal::not_utf8(name))).transpose()
+    }
+
+    /// A text argument as its UTF-8 bytes, which is how bodies are stored and hashed.
+    pub fn text_bytes(&self, n: usize) -> Option<Cow<'_, [u8]>> {
+        self.server_text(n).map(encoding::to_utf8_bytes)
+    }
+
+    pub fn bytes(&self, n: usize) -> Option<&[u8]> {
+        self.get::<&[u8]>(n)
+    }
+
+    pub fn int(&self, n: usize) -> Option<i32> {
+        self.get(n)
+    }
+
+    pub fn interval(&self, n: usize) -> Option<Interval> {
+        self.get(n)
+    }
+
+    pub fn jsonb(&self, n: usize) -> Option<serde_json::Value> {
+        self.get::<JsonB>(n).map(|j| j.0)
+    }
+
+    /// A variable-length argument as it came, to be stored unchanged.
+    pub fn unchanged(&self, n: usize) -> Value {
+        Value::optional(self.bytes(n), Value::payload)
+    }
+}

@@ -1,0 +1,16 @@
+//! The boundary to PostgreSQL: everything `unsafe` is in here, wrapped once.
+//!
+//! pgrx gives the bindings, the guard that turns an ERROR into an unwinding and back, and the datum
+//! conversions. What it does not give, and what this extension needs, is here: SQLSTATEs of our own,
+//! kept plans with a chosen snapshot, the owner switch, advisory locks in a class of their own, text in the
+//! database's encoding, and transaction callbacks that are registered once.
+
+pub mod encoding;
+pub mod entry;
+pub mod locks;
+pub mod raise;
+pub mod rights;
+pub mod row;
+pub mod spi;
+pub mod transaction;
+pub mod value;

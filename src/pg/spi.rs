@@ -1,0 +1,163 @@
+//! Kept plans over the Server Programming Interface, with the snapshot chosen by the caller.
+//!
+//! pgrx's `Spi` decides by itself whether a statement is read-only; here that is part of the promise (a replay
+//! writes nothing and takes no transaction id), and at REPEATABLE READ a look past the snapshot is needed to tell
+//! "absent" from "too new to see", as `ri_triggers.c` does with `SPI_execute_snapshot`.
+
+use pgrx::datum::{Interval, TimestampWithTimeZone};
+use pgrx::{pg_sys, FromDatum};
+use std::ffi::{c_int, CString};
+
+use crate::pg::value::Value;
+
+/// A connection to SPI; finished when dropped.
+pub struct Spi {
+    _private: (),
+}
+
+/// A prepared statement that lives as long as the process, or until [`Plan::free`].
+#[derive(Clone, Copy)]
+pub struct Plan(pg_sys::SPIPlanPtr);
+
+/// What a statement may see and do.
+#[derive(Clone, Copy)]
+pub enum Mode {
+    /// May write; sees what is committed now (READ COMMITTED) or at the transaction's snapshot.
+    Write,
+    /// Only reads, seeing the same as `Write`.
+    Read,
+    /// Only reads, seeing what is committed now at every isolation level.
+    ReadLatest,
+}
+
+impl Spi {
+    pub fn connect() -> Self {
+        // SAFETY: pushes an SPI frame; an ERROR before `drop` pops it with the (sub)transaction.
+        let code = unsafe { pg_sys::SPI_connect() };
+        assert_eq!(code, pg_sys::SPI_OK_CONNECT as c_int, "SPI_connect failed");
+        Spi { _private: () }
+    }
+
+    /// Prepares a statement with a generic plan: it is planned once, not for each set of parameters.
+    pub fn prepare(&self, sql: &[u8], types: &[pg_sys::BuiltinOid]) -> Plan {
+        let sql = CString::new(sql).unwrap_or_default();
+        let mut oids: Vec<pg_sys::Oid> = types.iter().map(|t| pg_sys::Oid::from(t.value())).collect();
+        // SAFETY: the strings and arrays outlive the call; SPI copies them. SPI_keepplan moves the plan into
+        // memory that lives as long as the process.
+        unsafe {
+            let plan = pg_sys::SPI_prepare_cursor(
+                sql.as_ptr(),
+                oids.len() as c_int,
+                oids.as_mut_ptr(),
+                pg_sys::CURSOR_OPT_GENERIC_PLAN as c_int,
+            );
+            assert!(!plan.is_null(), "SPI_prepare_cursor failed");
+            pg_sys::SPI_keepplan(plan);
+            Plan(plan)
+        }
+    }
+
+    /// Runs the statement and hands its first row, if there is one, to `read`.
+    pub fn first<R>(&self, plan: Plan, args: &[Value], mode: Mode, read: impl FnOnce(&Row) -> R) -> Option<R> {
+        // SAFETY: `run` has left SPI_tuptable describing the rows of this statement; it is valid until the next.
+        unsafe {
+            if self.run(plan, args, mode) == 0 {
+                return None;
+            }
+            let table = pg_sys::SPI_tuptable;
+            let row = Row { tuple: *(*table).vals, descriptor: (*table).tupdesc };
+            let result = read(&row);
+            pg_sys::SPI_freetuptable(table);
+            Some(result)
+        }
+    }
+
+    /// Runs the statement and returns the number of rows it returned or changed.
+    pub fn run(&self, plan: Plan, args: &[Value], mode: Mode) -> u64 {
+        let mut datums: Vec<pg_sys::Datum> = args.iter().map(|v| v.datum().unwrap_or(pg_sys::Datum::from(0))).collect();
+        let nulls: Vec<std::ffi::c_char> =
+            args.iter().map(|v| if v.datum().is_some() { b' ' } else { b'n' } as _).collect();
+        // SAFETY: one datum and one null flag a parameter, of the type it was prepared with; both outlive the call.
+        // A snapshot is given for reading only: SPI pushes it for the time of the statement.
+        unsafe {
+            let (snapshot, read_only) = match mode {
+                Mode::Write => (std::ptr::null_mut(), false),
+                Mode::Read => (pg_sys::GetTransactionSnapshot(), true),
+                Mode::ReadLatest => (pg_sys::GetLatestSnapshot(), true),
+            };
+            let code = pg_sys::SPI_execute_snapshot(
+                plan.0,
+                datums.as_mut_ptr(),
+                nulls.as_ptr(),
+                snapshot,
+                std::ptr::null_mut(),
+                read_only,
+                true,
+                0,
+            );
+            assert!(code > 0, "SPI_execute_snapshot failed with {code}");
+            pg_sys::SPI_processed
+        }
+    }
+}
+
+impl Drop for Spi {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return; // an ERROR is under way: the abort pops the frame
+        }
+        // SAFETY: pops the frame that `connect` pushed.
+        unsafe { pg_sys::SPI_finish() };
+    }
+}
+
+impl Plan {
+    pub fn free(self) {
+        // SAFETY: the plan was kept by `prepare` and is not used again: `Plan`s live in one place, the table of
+        // plans in tables.rs, which is emptied first.
+        unsafe { pg_sys::SPI_freeplan(self.0) };
+    }
+}
+
+/// A row of a result, valid while it is read.
+pub struct Row {
+    tuple: pg_sys::HeapTuple,
+    descriptor: pg_sys::TupleDesc,
+}
+
+impl Row {
+    fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
+        let mut is_null = false;
+        // SAFETY: tuple and descriptor belong to the result being read; the statement gives the column the type
+        // that `T` reads.
+        unsafe {
+            let datum = pg_sys::SPI_getbinval(self.tuple, self.descriptor, column as c_int + 1, &mut is_null);
+            T::from_datum(datum, is_null)
+        }
+    }
+
+    pub fn bool(&self, column: usize) -> Option<bool> {
+        self.get(column)
+    }
+
+    pub fn int(&self, column: usize) -> Option<i32> {
+        self.get(column)
+    }
+
+    pub fn interval(&self, column: usize) -> Option<Interval> {
+        self.get(column)
+    }
+
+    pub fn timestamptz(&self, column: usize) -> Option<TimestampWithTimeZone> {
+        self.get(column)
+    }
+
+    pub fn uuid(&self, column: usize) -> Option<[u8; 16]> {
+        self.get::<pgrx::Uuid>(column).map(|u| *u.as_bytes())
+    }
+
+    /// The content of a variable-length value, detoasted, to be passed on unchanged.
+    pub fn payload(&self, column: usize) -> Option<Vec<u8>> {
+        self.get(column)
+    }
+}

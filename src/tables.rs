@@ -1,0 +1,299 @@
+//! Every statement against the tables, prepared once a backend.
+//!
+//! Each names `tenant_id` where it touches single rows, so that the table can be distributed or partitioned by it.
+
+use crate::fingerprint::RequestHash;
+use crate::pg::rights::OwnerRights;
+use crate::pg::spi::{Mode, Plan, Row, Spi};
+use crate::pg::value::Value;
+use crate::refusal::Refusal;
+use crate::scope::Scope;
+use crate::verdict::{judge, Facts, Verdict};
+use pgrx::datum::{Interval, TimestampWithTimeZone};
+use pgrx::pg_sys::{self, BuiltinOid};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+
+mod statements;
+use statements::Statement;
+
+/// The extension's tables, opened with their owner's rights for the length of one call.
+pub struct Tables {
+    // Dropped in this order: SPI is left first, then the caller's rights come back.
+    spi: Spi,
+    _rights: OwnerRights,
+    schema: pg_sys::Oid,
+}
+
+/// What an endpoint is registered as.
+pub struct Endpoint {
+    pub external: bool,
+    pub key_required: bool,
+    pub retry_window: Interval,
+    pub ttl: Interval,
+}
+
+/// A stored response, as it will be sent again.
+pub struct Response {
+    pub code: Option<i32>,
+    /// `jsonb` in its binary form.
+    pub headers: Option<Vec<u8>>,
+    pub body: Option<Vec<u8>>,
+    /// In the database's encoding.
+    pub resource_ref: Option<Vec<u8>>,
+    pub attempt: Option<i32>,
+    pub provider_key: Option<[u8; 16]>,
+    pub expires_at: Option<TimestampWithTimeZone>,
+}
+
+/// What is known of an endpoint and a scope when a request arrives.
+pub struct Seen {
+    pub endpoint: Option<Endpoint>,
+    pub verdict: Verdict,
+    /// Read only for [`Verdict::Replay`]: without the right body, a stored response cannot be read.
+    pub response: Option<Response>,
+}
+
+/// A new claim.
+pub struct NewClaim<'a> {
+    pub scope: &'a Scope,
+    pub request_hash: &'a RequestHash,
+    pub provider_key: Option<[u8; 16]>,
+    /// The claim may be committed in progress.
+    pub may_stay_open: bool,
+    pub ttl: Interval,
+}
+
+/// A result to store.
+pub struct Outcome<'a> {
+    pub scope: &'a Scope,
+    /// `succeeded` or `failed`.
+    pub status: &'static str,
+    pub attempt: i32,
+    pub response_code: i32,
+    pub response_headers: Value,
+    pub response_body: Option<&'a [u8]>,
+    pub resource_ref: Value,
+    /// The limit in bytes where the endpoint does not say otherwise.
+    pub max_body_bytes: i32,
+}
+
+/// Why a result could not be stored: the row as it is.
+pub struct Obstacle {
+    pub status: String,
+    pub attempt: i32,
+    /// The row holds this very result.
+    pub same_result: bool,
+    /// The limit in bytes, when the body is over it and there is no `resource_ref`.
+    pub over_limit: Option<i32>,
+}
+
+/// Plans are kept for one schema; an extension that was dropped and created elsewhere gets new ones.
+struct Plans {
+    schema: pg_sys::Oid,
+    schema_name: CString,
+    kept: [Option<Plan>; Statement::COUNT],
+}
+
+thread_local! {
+    static PLANS: RefCell<Option<Plans>> = const { RefCell::new(None) };
+}
+
+impl Tables {
+    /// Opens the tables in the extension's schema; `55000` when they are not there.
+    pub fn open(schema: pg_sys::Oid) -> Result<Self, Refusal> {
+        let owner = owner_of_keys(schema).ok_or_else(Refusal::not_installed)?;
+        let rights = OwnerRights::assume(owner);
+        let spi = Spi::connect();
+        check_schema(schema);
+        Ok(Tables { spi, _rights: rights, schema })
+    }
+
+    pub fn schema(&self) -> pg_sys::Oid {
+        self.schema
+    }
+
+    /// The endpoint's registration and what the stored row means for this request.
+    ///
+    /// `scope` is `None` for a request without a key. Takes no lock and writes nothing.
+    pub fn look_up(&self, endpoint: &str, scope: Option<&Scope>, hash: &RequestHash, mode: Mode) -> Seen {
+        let args = [
+            Value::optional(scope, |s| Value::text(&s.tenant)),
+            Value::text(endpoint),
+            Value::optional(scope, |s| Value::text(&s.key)),
+            Value::payload(hash),
+        ];
+        let read = |row: &Row| {
+            let endpoint = row.bool(0).map(|external| Endpoint {
+                external,
+                key_required: row.bool(1).unwrap_or(true),
+                retry_window: row.interval(2).unwrap_or_else(|| Interval::from_hours(24)),
+                ttl: row.interval(3).unwrap_or_else(|| Interval::from_hours(48)),
+            });
+            let verdict = judge(row.bool(4).map(|finished| Facts {
+                finished,
+                expired: row.bool(5).unwrap_or(false),
+                same_body: row.bool(6).unwrap_or(false),
+            }));
+            let response = (verdict == Verdict::Replay).then(|| Response {
+                code: row.int(7),
+                headers: row.payload(8),
+                body: row.payload(9),
+                resource_ref: row.payload(10),
+                attempt: row.int(11),
+                provider_key: row.uuid(12),
+                expires_at: row.timestamptz(13),
+            });
+            Seen { endpoint, verdict, response }
+        };
+        self.first(Statement::LookUp, &args, mode, read).unwrap_or(Seen {
+            endpoint: None,
+            verdict: Verdict::First,
+            response: None,
+        })
+    }
+
+    /// Inserts the claim; `None` when the key is there already. Returns the end of its retention.
+    pub fn insert(&self, claim: &NewClaim) -> Option<TimestampWithTimeZone> {
+        self.first(Statement::Insert, &claim.args(), Mode::Write, |row| row.timestamptz(0)).flatten()
+    }
+
+    /// Puts the claim in the place of an expired, finished row; `None` when there is none or it is locked.
+    pub fn take_over(&self, claim: &NewClaim) -> Option<TimestampWithTimeZone> {
+        self.first(Statement::TakeOver, &claim.args(), Mode::Write, |row| row.timestamptz(0)).flatten()
+    }
+
+    /// Stores a result; false when the row is not this attempt's open claim or the body is over the limit.
+    pub fn finish(&self, outcome: &Outcome) -> bool {
+        self.run(Statement::Finish, &outcome.args(), Mode::Write) > 0
+    }
+
+    /// Why [`Tables::finish`] stored nothing; `None` when there is no row.
+    pub fn obstacle(&self, outcome: &Outcome) -> Option<Obstacle> {
+        self.first(Statement::Obstacle, &outcome.args(), Mode::Read, |row| Obstacle {
+            status: ascii(row.payload(0)),
+            attempt: row.int(1).unwrap_or(0),
+            same_result: row.bool(2).unwrap_or(false),
+            over_limit: row.int(3),
+        })
+    }
+
+    /// Deletes this attempt's open claim; false when there is none.
+    pub fn release(&self, scope: &Scope, attempt: i32) -> bool {
+        let [tenant, endpoint, key] = scope_args(scope);
+        self.run(Statement::Release, &[tenant, endpoint, key, Value::int(attempt)], Mode::Write) > 0
+    }
+
+    /// The status and attempt of the row, if there is one.
+    pub fn state(&self, scope: &Scope, mode: Mode) -> Option<(String, i32)> {
+        self.first(Statement::State, &scope_args(scope), mode, |row| (ascii(row.payload(0)), row.int(1).unwrap_or(0)))
+    }
+
+    /// Whether the row is a claim in progress that must not outlive its transaction.
+    pub fn is_left_open(&self, scope: &Scope) -> bool {
+        self.first(Statement::IsLeftOpen, &scope_args(scope), Mode::Read, |_| ()).is_some()
+    }
+
+    /// Deletes up to `max_rows` finished rows whose retention has ended, in expiry order, skipping locked ones.
+    pub fn sweep(&self, max_rows: i32) -> i32 {
+        self.run(Statement::Sweep, &[Value::int(max_rows)], Mode::Write) as i32
+    }
+
+    fn first<R>(&self, statement: Statement, args: &[Value], mode: Mode, read: impl FnOnce(&Row) -> R) -> Option<R> {
+        self.spi.first(self.plan(statement), args, mode, read)
+    }
+
+    fn run(&self, statement: Statement, args: &[Value], mode: Mode) -> u64 {
+        self.spi.run(self.plan(statement), args, mode)
+    }
+
+    fn plan(&self, statement: Statement) -> Plan {
+        PLANS.with_borrow_mut(|plans| match plans {
+            Some(plans) => *plans.kept[statement as usize]
+                .get_or_insert_with(|| self.spi.prepare(&statement.sql(&plans.schema_name), statement.types())),
+            None => self.spi.prepare(&statement.sql(&name_of_schema(self.schema)), statement.types()),
+        })
+    }
+}
+
+impl NewClaim<'_> {
+    fn args(&self) -> [Value; 7] {
+        let [tenant, endpoint, key] = scope_args(self.scope);
+        [
+            tenant,
+            endpoint,
+            key,
+            Value::payload(self.request_hash),
+            Value::optional(self.provider_key, Value::uuid),
+            Value::bool(self.may_stay_open),
+            Value::interval(self.ttl),
+        ]
+    }
+}
+
+impl Outcome<'_> {
+    fn args(&self) -> [Value; 10] {
+        let [tenant, endpoint, key] = scope_args(self.scope);
+        [
+            tenant,
+            endpoint,
+            key,
+            Value::text(self.status),
+            Value::int(self.attempt),
+            Value::int(self.response_code),
+            self.response_headers,
+            Value::optional(self.response_body, Value::payload),
+            self.resource_ref,
+            Value::int(self.max_body_bytes),
+        ]
+    }
+}
+
+fn scope_args(scope: &Scope) -> [Value; 3] {
+    [Value::text(&scope.tenant), Value::text(&scope.endpoint), Value::text(&scope.key)]
+}
+
+/// A status, which is ASCII in every encoding.
+fn ascii(payload: Option<Vec<u8>>) -> String {
+    payload.and_then(|p| String::from_utf8(p).ok()).unwrap_or_default()
+}
+
+/// The owner of `idempotency_keys`; `None` when the schema has no such table.
+fn owner_of_keys(schema: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    // SAFETY: both look-ups take valid arguments; the relation is opened with a lock, as the statements will, and
+    // closed when dropped.
+    unsafe {
+        let table = pg_sys::get_relname_relid(c"idempotency_keys".as_ptr(), schema);
+        if table == pg_sys::InvalidOid {
+            return None;
+        }
+        let keys = pgrx::PgRelation::with_lock(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        Some((*keys.rd_rel).relowner)
+    }
+}
+
+/// Empties the table of plans when they belong to another schema, or to one that was renamed.
+fn check_schema(schema: pg_sys::Oid) {
+    let schema_name = name_of_schema(schema);
+    PLANS.with_borrow_mut(|plans| {
+        if plans.as_ref().is_some_and(|p| p.schema == schema && p.schema_name == schema_name) {
+            return;
+        }
+        let stale = plans.replace(Plans { schema, schema_name, kept: [None; Statement::COUNT] });
+        for plan in stale.into_iter().flat_map(|p| p.kept).flatten() {
+            plan.free();
+        }
+    })
+}
+
+/// The schema's name, quoted where it needs to be, in the database's encoding.
+fn name_of_schema(schema: pg_sys::Oid) -> CString {
+    // SAFETY: the name, if the schema exists, is a palloc'd C string; quote_identifier returns it or a copy.
+    unsafe {
+        let name = pg_sys::get_namespace_name(schema);
+        if name.is_null() {
+            return CString::default();
+        }
+        CStr::from_ptr(pg_sys::quote_identifier(name)).to_owned()
+    }
+}

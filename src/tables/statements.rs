@@ -1,0 +1,150 @@
+//! The text of the statements. `@extschema@` stands for the extension's schema, as in the install script.
+//!
+//! They run with `search_path = pg_catalog, pg_temp`: unqualified functions and operators are PostgreSQL's own.
+
+use super::BuiltinOid;
+use pgrx::pg_sys::BuiltinOid::{
+    BOOLOID as BOOL, BYTEAOID as BYTEA, INT4OID as INT4, INTERVALOID as INTERVAL, JSONBOID as JSONB, TEXTOID as TEXT,
+    UUIDOID as UUID,
+};
+use std::ffi::CStr;
+
+#[derive(Clone, Copy)]
+pub enum Statement {
+    LookUp,
+    Insert,
+    TakeOver,
+    Finish,
+    Obstacle,
+    Release,
+    State,
+    IsLeftOpen,
+    Sweep,
+}
+
+/// $1 tenant, $2 endpoint, $3 key, $4 request hash.
+const LOOK_UP: &str = "
+SELECT e.effect = 'external', e.key_required, e.retry_window, e.ttl,
+       k.status <> 'in_progress', k.expires_at <= now(), k.request_hash = $4,
+       k.response_code, k.response_headers, k.response_body, k.resource_ref,
+       k.attempt, k.provider_key, k.expires_at
+  FROM (SELECT 1) AS request
+  LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint = $2
+  LEFT JOIN @extschema@.idempotency_keys k ON k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3";
+
+/// $1 tenant, $2 endpoint, $3 key, $4 request hash, $5 provider key, $6 may stay open, $7 ttl.
+const INSERT: &str = "
+INSERT INTO @extschema@.idempotency_keys
+       (tenant_id, endpoint, key, request_hash, provider_key, open_since, expires_at)
+VALUES ($1, $2, $3, $4, $5, CASE WHEN $6 THEN clock_timestamp() END, now() + $7)
+ON CONFLICT (tenant_id, endpoint, key) DO NOTHING
+RETURNING expires_at";
+
+/// As INSERT. The row is locked first, without waiting: the sweep may be deleting it.
+const TAKE_OVER: &str = "
+WITH expired AS MATERIALIZED (
+  SELECT k.tenant_id, k.endpoint, k.key
+    FROM @extschema@.idempotency_keys k
+   WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3
+     AND k.status <> 'in_progress' AND k.expires_at <= now()
+     FOR UPDATE SKIP LOCKED)
+UPDATE @extschema@.idempotency_keys k
+   SET request_hash = $4, status = 'in_progress', attempt = 1,
+       response_code = NULL, response_headers = NULL, response_body = NULL, resource_ref = NULL,
+       provider_key = $5, recovery_point = NULL, recovery_state = NULL,
+       open_since = CASE WHEN $6 THEN clock_timestamp() END, lease_until = NULL,
+       created_at = now(), completed_at = NULL, expires_at = now() + $7
+  FROM expired
+ WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3
+   AND k.tenant_id = expired.tenant_id AND k.endpoint = expired.endpoint AND k.key = expired.key
+RETURNING k.expires_at";
+
+/// $1 tenant, $2 endpoint, $3 key, $4 status, $5 attempt, $6 code, $7 headers, $8 body, $9 resource_ref, $10 limit.
+///
+/// `expires_at` is set anew for a claim that was open, and for one whose transaction took over a minute: a full ttl
+/// from now. Otherwise it keeps its value, and with it the update stays HOT.
+const FINISH: &str = "
+UPDATE @extschema@.idempotency_keys k
+   SET status = $4, response_code = $6, response_headers = $7,
+       response_body = CASE WHEN octet_length($8) <= l.max_body_bytes THEN $8 END,
+       resource_ref = $9, completed_at = clock_timestamp(), open_since = NULL, lease_until = NULL,
+       expires_at = CASE WHEN k.open_since IS NULL AND clock_timestamp() - k.created_at < '1 minute'
+                         THEN k.expires_at
+                         ELSE clock_timestamp() + (k.expires_at - k.created_at) END
+  FROM (SELECT COALESCE((SELECT e.max_body_bytes FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $2),
+                        $10) AS max_body_bytes) l
+ WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3
+   AND k.status = 'in_progress' AND k.attempt = $5
+   AND ($8 IS NULL OR $9 IS NOT NULL OR octet_length($8) <= l.max_body_bytes)";
+
+/// As FINISH.
+const OBSTACLE: &str = "
+SELECT k.status, k.attempt,
+       k.status = $4 AND k.response_code = $6
+         AND k.response_headers IS NOT DISTINCT FROM $7
+         AND k.response_body IS NOT DISTINCT FROM CASE WHEN octet_length($8) <= l.max_body_bytes THEN $8 END
+         AND k.resource_ref IS NOT DISTINCT FROM $9,
+       CASE WHEN $9 IS NULL AND octet_length($8) > l.max_body_bytes THEN l.max_body_bytes END
+  FROM @extschema@.idempotency_keys k,
+       (SELECT COALESCE((SELECT e.max_body_bytes FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $2),
+                        $10) AS max_body_bytes) l
+ WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3";
+
+/// $1 tenant, $2 endpoint, $3 key, $4 attempt.
+const RELEASE: &str = "
+DELETE FROM @extschema@.idempotency_keys k
+ WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3 AND k.status = 'in_progress' AND k.attempt = $4";
+
+const STATE: &str = "
+SELECT k.status, k.attempt
+  FROM @extschema@.idempotency_keys k
+ WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3";
+
+const IS_LEFT_OPEN: &str = "
+SELECT 1
+  FROM @extschema@.idempotency_keys k
+ WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3 AND k.status = 'in_progress' AND k.open_since IS NULL";
+
+/// $1 the largest number of rows.
+const SWEEP: &str = "
+WITH batch AS MATERIALIZED (
+  SELECT k.tenant_id, k.endpoint, k.key
+    FROM @extschema@.idempotency_keys k
+   WHERE k.expires_at <= now() AND k.status <> 'in_progress'
+   ORDER BY k.expires_at
+   LIMIT $1
+     FOR UPDATE SKIP LOCKED)
+DELETE FROM @extschema@.idempotency_keys k
+ USING batch
+ WHERE k.tenant_id = batch.tenant_id AND k.endpoint = batch.endpoint AND k.key = batch.key";
+
+impl Statement {
+    pub const COUNT: usize = Statement::Sweep as usize + 1;
+
+    pub fn sql(self, schema: &CStr) -> Vec<u8> {
+        let text = match self {
+            Statement::LookUp => LOOK_UP,
+            Statement::Insert => INSERT,
+            Statement::TakeOver => TAKE_OVER,
+            Statement::Finish => FINISH,
+            Statement::Obstacle => OBSTACLE,
+            Statement::Release => RELEASE,
+            Statement::State => STATE,
+            Statement::IsLeftOpen => IS_LEFT_OPEN,
+            Statement::Sweep => SWEEP,
+        };
+        let parts: Vec<&[u8]> = text.split("@extschema@").map(str::as_bytes).collect();
+        parts.join(schema.to_bytes())
+    }
+
+    pub fn types(self) -> &'static [BuiltinOid] {
+        match self {
+            Statement::LookUp => &[TEXT, TEXT, TEXT, BYTEA],
+            Statement::Insert | Statement::TakeOver => &[TEXT, TEXT, TEXT, BYTEA, UUID, BOOL, INTERVAL],
+            Statement::Finish | Statement::Obstacle => &[TEXT, TEXT, TEXT, TEXT, INT4, INT4, JSONB, BYTEA, TEXT, INT4],
+            Statement::Release => &[TEXT, TEXT, TEXT, INT4],
+            Statement::State | Statement::IsLeftOpen => &[TEXT, TEXT, TEXT],
+            Statement::Sweep => &[INT4],
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Bodies and headers, byte for byte, in every encoding.

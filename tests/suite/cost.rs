@@ -1,0 +1,1 @@
+//! What an operation costs: WAL, HOT updates, plans, locks.

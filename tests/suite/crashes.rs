@@ -1,0 +1,1 @@
+//! Killed backends, lost connections, lost acknowledgements.

@@ -1,0 +1,1 @@
+//! Client languages and pooling: Python, Node.js, Rust, PgBouncer.

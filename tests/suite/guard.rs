@@ -1,0 +1,1 @@
+//! The commit guard under savepoints, exception blocks and two-phase commit.

@@ -1,0 +1,1 @@
+//! CREATE and DROP EXTENSION, schemas, pg_dump and restore.

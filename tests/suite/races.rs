@@ -1,0 +1,1 @@
+//! Simultaneous arrivals: the gate, waiting, and one execution.

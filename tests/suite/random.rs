@@ -1,0 +1,1 @@
+//! Many clients at random, and what must hold afterwards.

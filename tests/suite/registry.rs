@@ -1,0 +1,1 @@
+//! `idem_protect`, `idem_unprotect` and the endpoint registry.

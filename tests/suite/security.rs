@@ -1,0 +1,1 @@
+//! Every way in that a caller could try.

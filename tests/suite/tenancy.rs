@@ -1,0 +1,1 @@
+//! `idempotency_enforcer.tenant_setting` and the other settings.

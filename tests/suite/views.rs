@@ -1,0 +1,1 @@
+//! The views and the comments of every object.

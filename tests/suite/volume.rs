@@ -1,0 +1,1 @@
+//! Many claims: in flight, finished, and in one transaction.
