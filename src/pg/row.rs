@@ -43,8 +43,7 @@ impl<const N: usize> OutRow<N> {
             let before = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
             let descriptor = pg_sys::CreateTemplateTupleDesc(N as i32);
             for (i, (name, type_oid)) in self.columns.iter().enumerate() {
-                let type_oid = pg_sys::Oid::from(type_oid.value());
-                pg_sys::TupleDescInitEntry(descriptor, (i + 1) as i16, name.as_ptr(), type_oid, -1, 0);
+                pg_sys::TupleDescInitEntry(descriptor, (i + 1) as i16, name.as_ptr(), type_oid.value(), -1, 0);
             }
             let blessed = pg_sys::BlessTupleDesc(descriptor);
             pg_sys::MemoryContextSwitchTo(before);

@@ -41,7 +41,7 @@ impl Spi {
     /// Prepares a statement with a generic plan: it is planned once, not for each set of parameters.
     pub fn prepare(&self, sql: &[u8], types: &[pg_sys::BuiltinOid]) -> Plan {
         let sql = CString::new(sql).unwrap_or_default();
-        let mut oids: Vec<pg_sys::Oid> = types.iter().map(|t| pg_sys::Oid::from(t.value())).collect();
+        let mut oids: Vec<pg_sys::Oid> = types.iter().map(|t| t.value()).collect();
         // SAFETY: the strings and arrays outlive the call; SPI copies them. SPI_keepplan moves the plan into
         // memory that lives as long as the process.
         unsafe {
