@@ -5,6 +5,7 @@ mod arrivals;
 mod bodies;
 mod cost;
 mod crashes;
+mod docs;
 mod drivers;
 mod guard;
 mod isolation;
