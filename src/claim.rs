@@ -10,6 +10,7 @@ use crate::pg::{encoding, transaction};
 use crate::problem::Problem;
 use crate::refusal::Refusal;
 use crate::scope::{self, KeyFault, Scope};
+use crate::stats::{self, Counter};
 use crate::tables::{Endpoint, NewClaim, Response, Seen, Tables};
 use crate::verdict::Verdict;
 use crate::{guard, settings, tenancy};
@@ -85,8 +86,10 @@ fn claim(args: &Args, body_hash: Option<RequestHash>) -> Result<Answer, Refusal>
     let request = Request::read(args, body_hash)?;
     tenancy::check(&request.tenant)?;
     let tables = Tables::open(args.schema())?;
+    let endpoint = request.endpoint.clone();
     let arrival = arrive(&tables, request)?;
     drop(tables);
+    stats::count(&endpoint, arrival.counter());
     Ok(Answer::Row(arrival.form()))
 }
 
@@ -274,6 +277,17 @@ impl Patience {
 }
 
 impl Arrival {
+    fn counter(&self) -> Counter {
+        match self {
+            Arrival::Execute { .. } => Counter::Executed,
+            Arrival::Replay(_) => Counter::Replayed,
+            Arrival::Problem(Problem::InProgress) => Counter::InProgress,
+            Arrival::Problem(Problem::KeyReused) => Counter::KeyReused,
+            Arrival::Problem(Problem::KeyMissing | Problem::KeyInvalid(_)) => Counter::KeyRejected,
+            Arrival::Unprotected => Counter::Unprotected,
+        }
+    }
+
     fn form(self) -> pg_sys::Datum {
         const NULL: Value = Value::NULL;
         let row = match self {

@@ -8,6 +8,7 @@ use crate::pg::transaction;
 use crate::pg::value::Value;
 use crate::refusal::Refusal;
 use crate::scope::{self, Scope};
+use crate::stats::{self, Counter};
 use crate::tables::{Outcome, Tables};
 use crate::{guard, settings, tenancy};
 use std::borrow::Cow;
@@ -83,6 +84,7 @@ fn finish(args: &Args, status: &'static str, body: Option<Cow<[u8]>>) -> Result<
     loop {
         if tables.finish(&outcome) {
             guard::closed(&scope);
+            stats::count(&scope.endpoint, if status == SUCCEEDED { Counter::Completed } else { Counter::Failed });
             return Ok(Answer::Void);
         }
         let Some(found) = tables.obstacle(&outcome) else { return Err(missing(&tables, &scope)) };
@@ -115,6 +117,7 @@ fn release(args: &Args) -> Result<Answer, Refusal> {
     loop {
         if tables.release(&scope, attempt) {
             guard::closed(&scope);
+            stats::count(&scope.endpoint, Counter::Released);
             return Ok(Answer::Bool(true));
         }
         match tables.state(&scope, Mode::Read) {

@@ -9,6 +9,7 @@ mod journal;
 use crate::pg::transaction::{self, Watcher};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
+use crate::stats::{self, Counter};
 use crate::tables::Tables;
 use journal::Journal;
 use pgrx::pg_sys;
@@ -58,7 +59,10 @@ fn refuse_open_claims() -> Result<(), Refusal> {
     }
     let Ok(tables) = Tables::open(SCHEMA.get()) else { return Ok(()) };
     match left.iter().find(|scope| tables.is_left_open(scope)) {
-        Some(scope) => Err(Refusal::left_open(scope, left.len())),
+        Some(scope) => {
+            stats::count(&scope.endpoint, Counter::GuardRefused);
+            Err(Refusal::left_open(scope, left.len()))
+        }
         None => Ok(()),
     }
 }

@@ -15,6 +15,10 @@ mod settings;
 mod tables;
 mod tenancy;
 
+// What runs beside them.
+mod stats;
+mod worker;
+
 // Pure rules, with unit tests.
 mod fingerprint;
 mod headers;
@@ -36,11 +40,16 @@ extension_sql_file!("../sql/tables.sql", name = "tables", requires = ["preflight
 extension_sql_file!("../sql/functions.sql", name = "functions", requires = ["tables"]);
 extension_sql_file!("../sql/registry.sql", name = "registry", requires = ["functions"]);
 extension_sql_file!("../sql/views.sql", name = "views", requires = ["registry"]);
-extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["views"]);
+extension_sql_file!("../sql/stats.sql", name = "stats", requires = ["views"]);
+extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["stats"]);
 
 /// Runs once a process, when the library is loaded: by preloading, or by the first call.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     settings::define();
     guard::install();
+    if settings::is_preloading() {
+        stats::reserve();
+        worker::register();
+    }
 }

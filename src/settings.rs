@@ -5,10 +5,18 @@
 
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
+use std::time::Duration;
+
+use crate::stats::MOST_SLOTS;
 
 static MAX_BODY_BYTES: GucSetting<i32> = GucSetting::<i32>::new(65_536);
 static RETRY_AFTER: GucSetting<i32> = GucSetting::<i32>::new(2);
 static TENANT_SETTING: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static SWEEP_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(60);
+static SWEEP_BATCH_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5_000);
+static STUCK_LOG_LIMIT: GucSetting<i32> = GucSetting::<i32>::new(20);
+static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static MAX_TRACKED_ENDPOINTS: GucSetting<i32> = GucSetting::<i32>::new(500);
 static DOCS_URL: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
 const PREFIX: &CStr = c"idempotency_enforcer";
@@ -51,6 +59,57 @@ pub fn define() {
         GucContext::Userset,
         GucFlags::default(),
     );
+    GucRegistry::define_int_guc(
+        c"idempotency_enforcer.sweep_interval",
+        c"Seconds between two rounds of the background worker.",
+        c"0 turns the rounds off.",
+        &SWEEP_INTERVAL,
+        0,
+        86_400,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"idempotency_enforcer.sweep_batch_size",
+        c"Rows that the background worker deletes in one transaction.",
+        c"A batch holds its locks until it is committed.",
+        &SWEEP_BATCH_SIZE,
+        1,
+        1_000_000,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idempotency_enforcer.stuck_log_limit",
+        c"Stuck claims that the background worker logs in one round, a line each.",
+        c"One more line has the total.",
+        &STUCK_LOG_LIMIT,
+        0,
+        10_000,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"idempotency_enforcer.databases",
+        c"Databases that the background worker visits, separated by commas.",
+        c"Empty means all.",
+        &DATABASES,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    // PostgreSQL refuses to define a setting of the postmaster's once it runs.
+    if is_preloading() {
+        GucRegistry::define_int_guc(
+            c"idempotency_enforcer.max_tracked_endpoints",
+            c"Endpoints that are counted one by one in idem_stats, over all databases.",
+            c"The others are counted together.",
+            &MAX_TRACKED_ENDPOINTS,
+            1,
+            MOST_SLOTS as i32 - 1,
+            GucContext::Postmaster,
+            GucFlags::default(),
+        );
+    }
     // SAFETY: the prefix is NUL-terminated and static.
     #[cfg(feature = "pg14")]
     unsafe {
@@ -61,6 +120,38 @@ pub fn define() {
     unsafe {
         pgrx::pg_sys::MarkGUCPrefixReserved(PREFIX.as_ptr());
     }
+}
+
+/// Whether the postmaster is loading the library, before it starts any process.
+pub fn is_preloading() -> bool {
+    // SAFETY: reads a per-process flag.
+    unsafe { pgrx::pg_sys::process_shared_preload_libraries_in_progress }
+}
+
+/// Time between two rounds of the worker; `None`: no rounds.
+pub fn sweep_interval() -> Option<Duration> {
+    u64::try_from(SWEEP_INTERVAL.get()).ok().filter(|s| *s > 0).map(Duration::from_secs)
+}
+
+/// Rows to delete in one transaction.
+pub fn sweep_batch_size() -> i32 {
+    SWEEP_BATCH_SIZE.get()
+}
+
+/// Stuck claims to log in one round.
+pub fn stuck_log_limit() -> i32 {
+    STUCK_LOG_LIMIT.get()
+}
+
+/// Databases to visit; empty: all.
+pub fn databases() -> Vec<String> {
+    let list = DATABASES.get().and_then(|list| list.into_string().ok()).unwrap_or_default();
+    list.split(',').map(|name| name.trim().trim_matches('"').to_owned()).filter(|name| !name.is_empty()).collect()
+}
+
+/// Endpoints that get counters of their own.
+pub fn max_tracked_endpoints() -> usize {
+    usize::try_from(MAX_TRACKED_ENDPOINTS.get()).unwrap_or(0)
 }
 
 /// Largest response body to store, in bytes.

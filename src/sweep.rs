@@ -2,6 +2,7 @@
 
 use crate::pg::entry::{sql_function, Answer, Args};
 use crate::refusal::Refusal;
+use crate::stats::{self, Counter};
 use crate::tables::Tables;
 
 sql_function!("idem_sweep" => sweep);
@@ -15,5 +16,15 @@ fn sweep(args: &Args) -> Result<Answer, Refusal> {
             "Pass the size of one batch, for example 10000, and call again while that many were deleted.",
         ));
     };
-    Ok(Answer::Int(Tables::open(args.schema())?.sweep(max_rows)))
+    let tables = Tables::open(args.schema())?;
+    Ok(Answer::Int(batch(&tables, max_rows) as i32))
+}
+
+/// Sweeps one batch, counts it, and returns its size.
+pub fn batch(tables: &Tables, max_rows: i32) -> i64 {
+    let swept = tables.sweep(max_rows);
+    for (endpoint, rows) in &swept {
+        stats::add(endpoint, Counter::Swept, *rows as u64);
+    }
+    swept.iter().map(|(_, rows)| rows).sum()
 }

@@ -88,6 +88,14 @@ pub struct Obstacle {
     pub over_limit: Option<i32>,
 }
 
+/// An open claim that is older than its endpoint's `stuck_after`.
+pub struct StuckClaim {
+    pub scope: Scope,
+    pub attempt: i32,
+    /// As an interval, to the second.
+    pub open_for: String,
+}
+
 /// Plans are kept for one schema; an extension that was dropped and created elsewhere gets new ones.
 struct Plans {
     schema: pg_sys::Oid,
@@ -171,7 +179,7 @@ impl Tables {
     /// Why [`Tables::finish`] stored nothing; `None` when there is no row.
     pub fn obstacle(&self, outcome: &Outcome) -> Option<Obstacle> {
         self.first(Statement::Obstacle, &outcome.args(), Mode::Read, |row| Obstacle {
-            status: ascii(row.payload(0)),
+            status: row.text(0),
             attempt: row.int(1).unwrap_or(0),
             same_result: row.bool(2).unwrap_or(false),
             over_limit: row.int(3),
@@ -186,7 +194,7 @@ impl Tables {
 
     /// The status and attempt of the row, if there is one.
     pub fn state(&self, scope: &Scope, mode: Mode) -> Option<(String, i32)> {
-        self.first(Statement::State, &scope_args(scope), mode, |row| (ascii(row.payload(0)), row.int(1).unwrap_or(0)))
+        self.first(Statement::State, &scope_args(scope), mode, |row| (row.text(0), row.int(1).unwrap_or(0)))
     }
 
     /// Whether the row is a claim in progress that must not outlive its transaction.
@@ -195,8 +203,32 @@ impl Tables {
     }
 
     /// Deletes up to `max_rows` finished rows whose retention has ended, in expiry order, skipping locked ones.
-    pub fn sweep(&self, max_rows: i32) -> i32 {
-        self.run(Statement::Sweep, &[Value::int(max_rows)], Mode::Write) as i32
+    /// Returns how many of each endpoint.
+    pub fn sweep(&self, max_rows: i32) -> Vec<(String, i64)> {
+        self.all(Statement::Sweep, &[Value::int(max_rows)], Mode::Write, |row| (row.text(0), row.bigint(1)))
+    }
+
+    /// The number of rows that a sweep would delete, counted up to `most`.
+    pub fn count_due(&self, most: i32) -> i64 {
+        self.first(Statement::CountDue, &[Value::int(most)], Mode::Read, |row| row.bigint(0)).unwrap_or(0)
+    }
+
+    /// The number of stuck claims of each endpoint that has some.
+    pub fn count_stuck(&self) -> Vec<(String, i64)> {
+        self.all(Statement::CountStuck, &[], Mode::Read, |row| (row.text(0), row.bigint(1)))
+    }
+
+    /// Up to `most` stuck claims, oldest first.
+    pub fn stuck(&self, most: i32) -> Vec<StuckClaim> {
+        self.all(Statement::Stuck, &[Value::int(most)], Mode::Read, |row| StuckClaim {
+            scope: Scope { tenant: row.text(0), endpoint: row.text(1), key: row.text(2) },
+            attempt: row.int(3).unwrap_or(0),
+            open_for: row.text(4),
+        })
+    }
+
+    fn all<R>(&self, statement: Statement, args: &[Value], mode: Mode, read: impl FnMut(&Row) -> R) -> Vec<R> {
+        self.spi.all(self.plan(statement), args, mode, read)
     }
 
     fn first<R>(&self, statement: Statement, args: &[Value], mode: Mode, read: impl FnOnce(&Row) -> R) -> Option<R> {
@@ -253,23 +285,34 @@ fn scope_args(scope: &Scope) -> [Value; 3] {
     [Value::text(&scope.tenant), Value::text(&scope.endpoint), Value::text(&scope.key)]
 }
 
-/// A status, which is ASCII in every encoding.
-fn ascii(payload: Option<Vec<u8>>) -> String {
-    payload.and_then(|p| String::from_utf8(p).ok()).unwrap_or_default()
-}
-
 /// The owner of `idempotency_keys`; `None` when the schema has no such table.
 fn owner_of_keys(schema: pg_sys::Oid) -> Option<pg_sys::Oid> {
-    // SAFETY: both look-ups take valid arguments; the relation is opened with a lock, as the statements will, and
-    // closed when dropped.
+    let table = find_keys(schema)?;
+    // SAFETY: the relation is opened with a lock, as the statements will, and closed when dropped.
     unsafe {
-        let table = pg_sys::get_relname_relid(c"idempotency_keys".as_ptr(), schema);
-        if table == pg_sys::InvalidOid {
-            return None;
-        }
         let keys = pgrx::PgRelation::with_lock(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         Some((*keys.rd_rel).relowner)
     }
+}
+
+/// The table `idempotency_keys` in the extension's schema.
+pub fn find_keys(schema: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    // SAFETY: a catalog look-up by name.
+    let table = unsafe { pg_sys::get_relname_relid(c"idempotency_keys".as_ptr(), schema) };
+    (table != pg_sys::InvalidOid).then_some(table)
+}
+
+/// Takes the lock that writing to the table takes, until the transaction ends; false when that would have to wait.
+pub fn try_lock_keys(table: pg_sys::Oid) -> bool {
+    // SAFETY: the lock manager takes any Oid; it processes invalidations once the lock is held.
+    unsafe { pg_sys::ConditionalLockRelationOid(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE) }
+}
+
+/// The schema of the extension in the current database, for a process that no function call has told.
+pub fn find_schema() -> Option<pg_sys::Oid> {
+    let query = "SELECT extnamespace FROM pg_catalog.pg_extension \
+                 WHERE extname OPERATOR(pg_catalog.=) 'idempotency_enforcer'";
+    pgrx::Spi::get_one(query).ok().flatten()
 }
 
 /// Empties the table of plans when they belong to another schema, or to one that was renamed.

@@ -5,9 +5,11 @@
 //! kept plans with a chosen snapshot, the owner switch, advisory locks in a class of their own, text in the
 //! database's encoding, and transaction callbacks that are registered once.
 
+pub mod databases;
 pub mod encoding;
 pub mod entry;
 pub mod locks;
+pub mod process;
 pub mod raise;
 pub mod rights;
 pub mod row;

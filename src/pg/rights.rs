@@ -29,9 +29,9 @@ impl OwnerRights {
             pg_sys::NewGUCNestLevel()
         };
         let rights = OwnerRights { caller, caller_context, guc_level };
-        set_locally(c"search_path", c"pg_catalog, pg_temp");
+        set_locally(c"search_path", c"pg_catalog, pg_temp", pg_sys::GucContext::PGC_USERSET);
         // A plan that is kept must never be one that reads the whole table, however small it was when planned.
-        set_locally(c"enable_seqscan", c"off");
+        set_locally(c"enable_seqscan", c"off", pg_sys::GucContext::PGC_USERSET);
         rights
     }
 }
@@ -49,14 +49,45 @@ impl Drop for OwnerRights {
     }
 }
 
+/// While it lives, statements are neither counted by pg_stat_statements nor logged by auto_explain: a worker that finds
+/// nothing to do leaves no trace. For a superuser's process.
+pub struct Quiet {
+    guc_level: c_int,
+}
+
+impl Quiet {
+    pub fn new() -> Self {
+        // SAFETY: as in `OwnerRights::assume`.
+        let guc_level = unsafe { pg_sys::NewGUCNestLevel() };
+        for (name, value) in [(c"pg_stat_statements.track", c"none"), (c"auto_explain.log_min_duration", c"-1")] {
+            // SAFETY: looks a name up; NULL when that module is not loaded.
+            let is_known = unsafe { !pg_sys::GetConfigOption(name.as_ptr(), true, false).is_null() };
+            if is_known {
+                set_locally(name, value, pg_sys::GucContext::PGC_SUSET);
+            }
+        }
+        Quiet { guc_level }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return; // an ERROR is under way: the abort restores everything
+        }
+        // SAFETY: undoes what `new` did.
+        unsafe { pg_sys::AtEOXact_GUC(true, self.guc_level) };
+    }
+}
+
 /// Sets a setting until the innermost nest level ends, as a function's SET clause does.
-fn set_locally(name: &CStr, value: &CStr) {
+fn set_locally(name: &CStr, value: &CStr, context: pg_sys::GucContext::Type) {
     // SAFETY: both strings are NUL-terminated and copied by PostgreSQL.
     unsafe {
         pg_sys::set_config_option(
             name.as_ptr(),
             value.as_ptr(),
-            pg_sys::GucContext::PGC_USERSET,
+            context,
             pg_sys::GucSource::PGC_S_SESSION,
             pg_sys::GucAction::GUC_ACTION_SAVE,
             true,

@@ -8,6 +8,7 @@ use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::{pg_sys, FromDatum};
 use std::ffi::{c_int, CString};
 
+use crate::pg::encoding;
 use crate::pg::value::Value;
 
 /// A connection to SPI; finished when dropped.
@@ -69,6 +70,22 @@ impl Spi {
             let result = read(&row);
             pg_sys::SPI_freetuptable(table);
             Some(result)
+        }
+    }
+
+    /// Runs the statement and hands each row to `read`.
+    pub fn all<R>(&self, plan: Plan, args: &[Value], mode: Mode, mut read: impl FnMut(&Row) -> R) -> Vec<R> {
+        let rows = self.run(plan, args, mode) as usize;
+        if rows == 0 {
+            return Vec::new();
+        }
+        // SAFETY: as in `first`; the statement returned `rows` rows.
+        unsafe {
+            let table = pg_sys::SPI_tuptable;
+            let result =
+                (0..rows).map(|i| read(&Row { tuple: *(*table).vals.add(i), descriptor: (*table).tupdesc })).collect();
+            pg_sys::SPI_freetuptable(table);
+            result
         }
     }
 
@@ -142,6 +159,17 @@ impl Row {
 
     pub fn int(&self, column: usize) -> Option<i32> {
         self.get(column)
+    }
+
+    /// 0 for NULL.
+    pub fn bigint(&self, column: usize) -> i64 {
+        self.get(column).unwrap_or(0)
+    }
+
+    /// A text in UTF-8; empty for NULL.
+    pub fn text(&self, column: usize) -> String {
+        let bytes = self.payload(column).unwrap_or_default();
+        String::from_utf8_lossy(&encoding::to_utf8_bytes(&bytes)).into_owned()
     }
 
     pub fn interval(&self, column: usize) -> Option<Interval> {

@@ -20,6 +20,9 @@ pub enum Statement {
     State,
     IsLeftOpen,
     Sweep,
+    CountDue,
+    CountStuck,
+    Stuck,
 }
 
 /// $1 tenant, $2 endpoint, $3 key, $4 request hash.
@@ -113,13 +116,44 @@ WITH batch AS MATERIALIZED (
    WHERE k.expires_at <= now() AND k.status <> 'in_progress'
    ORDER BY k.expires_at
    LIMIT $1
-     FOR UPDATE SKIP LOCKED)
-DELETE FROM @extschema@.idempotency_keys k
- USING batch
- WHERE k.tenant_id = batch.tenant_id AND k.endpoint = batch.endpoint AND k.key = batch.key";
+     FOR UPDATE SKIP LOCKED),
+swept AS (
+  DELETE FROM @extschema@.idempotency_keys k
+   USING batch
+   WHERE k.tenant_id = batch.tenant_id AND k.endpoint = batch.endpoint AND k.key = batch.key
+  RETURNING k.endpoint)
+SELECT s.endpoint, count(*) FROM swept s GROUP BY s.endpoint";
+
+/// $1 the number at which counting stops.
+const COUNT_DUE: &str = "
+SELECT count(*)
+  FROM (SELECT 1
+          FROM @extschema@.idempotency_keys k
+         WHERE k.expires_at <= now() AND k.status <> 'in_progress'
+         ORDER BY k.expires_at
+         LIMIT $1) due";
+
+/// Open claims older than their endpoint's stuck_after, as in the view idem_stuck.
+macro_rules! from_stuck {
+    () => {
+        "
+  FROM @extschema@.idempotency_keys k
+  LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint = k.endpoint
+ WHERE k.open_since IS NOT NULL
+   AND k.open_since < now() - COALESCE(e.stuck_after, '60 seconds'::interval)"
+    };
+}
+const COUNT_STUCK: &str = concat!("SELECT k.endpoint, count(*)", from_stuck!(), " GROUP BY k.endpoint");
+
+/// $1 the largest number of rows.
+const STUCK: &str = concat!(
+    "SELECT k.tenant_id, k.endpoint, k.key, k.attempt, date_trunc('second', now() - k.open_since)::text",
+    from_stuck!(),
+    " ORDER BY k.open_since LIMIT $1"
+);
 
 impl Statement {
-    pub const COUNT: usize = Statement::Sweep as usize + 1;
+    pub const COUNT: usize = Statement::Stuck as usize + 1;
 
     pub fn sql(self, schema: &CStr) -> Vec<u8> {
         let text = match self {
@@ -132,6 +166,9 @@ impl Statement {
             Statement::State => STATE,
             Statement::IsLeftOpen => IS_LEFT_OPEN,
             Statement::Sweep => SWEEP,
+            Statement::CountDue => COUNT_DUE,
+            Statement::CountStuck => COUNT_STUCK,
+            Statement::Stuck => STUCK,
         };
         let parts: Vec<&[u8]> = text.split("@extschema@").map(str::as_bytes).collect();
         parts.join(schema.to_bytes())
@@ -144,7 +181,8 @@ impl Statement {
             Statement::Finish | Statement::Obstacle => &[TEXT, TEXT, TEXT, TEXT, INT4, INT4, JSONB, BYTEA, TEXT, INT4],
             Statement::Release => &[TEXT, TEXT, TEXT, INT4],
             Statement::State | Statement::IsLeftOpen => &[TEXT, TEXT, TEXT],
-            Statement::Sweep => &[INT4],
+            Statement::Sweep | Statement::CountDue | Statement::Stuck => &[INT4],
+            Statement::CountStuck => &[],
         }
     }
 }
