@@ -44,6 +44,12 @@ CREATE FUNCTION @extschema@.idem_release(
 RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_release';
 
+CREATE FUNCTION @extschema@.idem_checkpoint(
+  tenant_id text, endpoint text, key text, recovery_point text, recovery_state jsonb DEFAULT NULL,
+  attempt integer DEFAULT NULL)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_checkpoint';
+
 CREATE FUNCTION @extschema@.idem_sweep(max_rows integer DEFAULT 10000)
 RETURNS integer
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_sweep';
@@ -62,5 +68,7 @@ COMMENT ON FUNCTION @extschema@.idem_fail(text, text, text, integer, text, jsonb
   'As idem_fail with a bytea body; the text is stored as its UTF-8 bytes.';
 COMMENT ON FUNCTION @extschema@.idem_release(text, text, text, integer) IS
   'Forgets an open claim whose effect is known not to have happened; true if there was one. Raises ID002, ID003.';
+COMMENT ON FUNCTION @extschema@.idem_checkpoint(text, text, text, text, jsonb, integer) IS
+  'Stores the last committed step of an open claim, and what a reconciler needs to go on from there, in the transaction of that step. Raises ID001, ID002, ID003.';
 COMMENT ON FUNCTION @extschema@.idem_sweep(integer) IS
   'Deletes up to max_rows finished rows whose retention has ended, in expiry order, skipping locked ones; returns how many.';

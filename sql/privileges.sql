@@ -65,7 +65,8 @@ AS $idem_grantable$
                     AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
     JOIN pg_extension x ON x.oid = d.refobjid AND x.extname = 'idempotency_enforcer'
     LEFT JOIN (VALUES ('idem_claim', 'application'), ('idem_complete', 'application'),
-                      ('idem_fail', 'application'), ('idem_release', 'application')) a(name, kind)
+                      ('idem_fail', 'application'), ('idem_release', 'application'),
+                      ('idem_checkpoint', 'application'), ('idem_reconcile', 'reconciler')) a(name, kind)
            ON a.name = p.proname
   UNION ALL
   SELECT 'operator', format('SELECT ON TABLE %s', c.oid::regclass)
@@ -77,7 +78,7 @@ AS $idem_grantable$
 $idem_grantable$;
 
 COMMENT ON FUNCTION @extschema@.idem_grant(name, text) IS
-  'Gives a role what it needs: application (claim, complete, fail, release), reconciler (that and taking over stuck claims) or operator (everything but ownership), with USAGE on the schema.';
+  'Gives a role what it needs: application (claim, complete, fail, release, checkpoint), reconciler (that and taking over stuck claims) or operator (everything but ownership), with USAGE on the schema.';
 COMMENT ON FUNCTION @extschema@.idem_revoke(name) IS
   'Takes back everything that idem_grant() gives, but for USAGE on the schema, which may serve other objects.';
 COMMENT ON FUNCTION @extschema@.idem_grantable() IS

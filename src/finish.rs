@@ -31,7 +31,7 @@ mod arg {
 }
 
 /// The first owner's attempt, and what no attempt means.
-const FIRST_ATTEMPT: i32 = 1;
+pub const FIRST_ATTEMPT: i32 = 1;
 const SUCCEEDED: &str = "succeeded";
 const FAILED: &str = "failed";
 
@@ -135,7 +135,7 @@ fn release(args: &Args) -> Result<Answer, Refusal> {
 }
 
 /// The scope of a claim that must have been made: a key that cannot be claimed is not found.
-fn read_claimed_scope(args: &Args) -> Result<Scope, Refusal> {
+pub fn read_claimed_scope(args: &Args) -> Result<Scope, Refusal> {
     let (tenant, endpoint) = read_names(args)?;
     tenancy::check(&tenant)?;
     match scope::check_key(args.text(arg::KEY, "key")?) {
@@ -144,7 +144,8 @@ fn read_claimed_scope(args: &Args) -> Result<Scope, Refusal> {
     }
 }
 
-fn missing(tables: &Tables, scope: &Scope) -> Refusal {
+/// Why there is no row to finish: none at all, or one that is too new to see.
+pub fn missing(tables: &Tables, scope: &Scope) -> Refusal {
     if is_too_new_to_see(tables, scope) {
         Refusal::too_new_to_see(scope)
     } else {

@@ -3,7 +3,8 @@
 //! An application calls `idem_claim`, does its work, and calls `idem_complete` or `idem_fail`, all in its own
 //! transaction, so that the effect and the stored result commit together.
 
-// The three functions, each with its SQL entry points.
+// The functions, each with its SQL entry points.
+mod checkpoint;
 mod claim;
 mod finish;
 mod sweep;
@@ -39,7 +40,8 @@ extension_sql_file!("../sql/preflight.sql", name = "preflight", bootstrap);
 extension_sql_file!("../sql/tables.sql", name = "tables", requires = ["preflight"]);
 extension_sql_file!("../sql/functions.sql", name = "functions", requires = ["tables"]);
 extension_sql_file!("../sql/registry.sql", name = "registry", requires = ["functions"]);
-extension_sql_file!("../sql/views.sql", name = "views", requires = ["registry"]);
+extension_sql_file!("../sql/reconcile.sql", name = "reconcile", requires = ["registry"]);
+extension_sql_file!("../sql/views.sql", name = "views", requires = ["reconcile"]);
 extension_sql_file!("../sql/stats.sql", name = "stats", requires = ["views"]);
 extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["stats"]);
 

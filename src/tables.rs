@@ -192,6 +192,13 @@ impl Tables {
         self.run(Statement::Release, &[tenant, endpoint, key, Value::int(attempt)], Mode::Write) > 0
     }
 
+    /// Stores a recovery point with this attempt's open claim; false when there is none.
+    pub fn checkpoint(&self, scope: &Scope, attempt: i32, point: Value, state: Value) -> bool {
+        let [tenant, endpoint, key] = scope_args(scope);
+        let args = [tenant, endpoint, key, Value::int(attempt), point, state];
+        self.run(Statement::Checkpoint, &args, Mode::Write) > 0
+    }
+
     /// The status and attempt of the row, if there is one.
     pub fn state(&self, scope: &Scope, mode: Mode) -> Option<(String, i32)> {
         self.first(Statement::State, &scope_args(scope), mode, |row| (row.text(0), row.int(1).unwrap_or(0)))

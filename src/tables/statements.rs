@@ -17,6 +17,7 @@ pub enum Statement {
     Finish,
     Obstacle,
     Release,
+    Checkpoint,
     State,
     IsLeftOpen,
     Sweep,
@@ -98,6 +99,12 @@ const RELEASE: &str = "
 DELETE FROM @extschema@.idempotency_keys k
  WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3 AND k.status = 'in_progress' AND k.attempt = $4";
 
+/// $1 tenant, $2 endpoint, $3 key, $4 attempt, $5 recovery point, $6 recovery state.
+const CHECKPOINT: &str = "
+UPDATE @extschema@.idempotency_keys k
+   SET recovery_point = $5, recovery_state = $6
+ WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3 AND k.status = 'in_progress' AND k.attempt = $4";
+
 const STATE: &str = "
 SELECT k.status, k.attempt
   FROM @extschema@.idempotency_keys k
@@ -163,6 +170,7 @@ impl Statement {
             Statement::Finish => FINISH,
             Statement::Obstacle => OBSTACLE,
             Statement::Release => RELEASE,
+            Statement::Checkpoint => CHECKPOINT,
             Statement::State => STATE,
             Statement::IsLeftOpen => IS_LEFT_OPEN,
             Statement::Sweep => SWEEP,
@@ -180,6 +188,7 @@ impl Statement {
             Statement::Insert | Statement::TakeOver => &[TEXT, TEXT, TEXT, BYTEA, UUID, BOOL, INTERVAL],
             Statement::Finish | Statement::Obstacle => &[TEXT, TEXT, TEXT, TEXT, INT4, INT4, JSONB, BYTEA, TEXT, INT4],
             Statement::Release => &[TEXT, TEXT, TEXT, INT4],
+            Statement::Checkpoint => &[TEXT, TEXT, TEXT, INT4, TEXT, JSONB],
             Statement::State | Statement::IsLeftOpen => &[TEXT, TEXT, TEXT],
             Statement::Sweep | Statement::CountDue | Statement::Stuck => &[INT4],
             Statement::CountStuck => &[],
