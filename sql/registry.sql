@@ -17,10 +17,12 @@ SET search_path = pg_catalog, pg_temp
 AS $idem_protect$
 #variable_conflict use_column
 DECLARE
-  method        text := upper(split_part(ltrim(idem_protect.endpoint), ' ', 1));
+  method        text := upper((regexp_match(idem_protect.endpoint, '^\s*(\S+)'))[1]);
+  -- As messages print it: quoted, control characters escaped.
+  printed       text := to_json(idem_protect.endpoint)::text;
   the_effect    text := coalesce(idem_protect.effect, 'transaction');
   the_window    interval := coalesce(idem_protect.retry_window, '24 hours');
-  the_ttl       interval := coalesce(idem_protect.ttl, greatest(the_window * 2, '24 hours'));
+  the_ttl       interval;
   the_stuck     interval := coalesce(idem_protect.stuck_after, '60 seconds');
   the_guesses   text[] := coalesce(idem_protect.guesses, '{}');
   guessable     text[] := ARRAY['effect', 'key_required', 'retry_window', 'ttl', 'stuck_after', 'max_body_bytes',
@@ -35,45 +37,46 @@ BEGIN
             HINT = 'By convention it is METHOD /route/template, for example ''POST /payments''.';
   END IF;
   IF method IN ('GET', 'HEAD', 'OPTIONS', 'TRACE') THEN
-    RAISE EXCEPTION 'endpoint "%" has nothing to protect', idem_protect.endpoint
+    RAISE EXCEPTION 'endpoint % has nothing to protect', printed
       USING ERRCODE = 'invalid_parameter_value',
             DETAIL = format('%s is a safe method (RFC 9110): it asks for no change.', method),
             HINT = 'Register the endpoints whose effect must not happen twice.';
   END IF;
   IF the_effect NOT IN ('transaction', 'external') THEN
-    RAISE EXCEPTION 'effect of endpoint "%" must be ''transaction'' or ''external''', idem_protect.endpoint
+    RAISE EXCEPTION 'effect of endpoint % must be ''transaction'' or ''external''', printed
       USING ERRCODE = 'invalid_parameter_value',
             DETAIL = format('It is %L.', the_effect),
             HINT = 'transaction: all of the effect is in the claim''s own transaction. external: some of it is not.';
   END IF;
-  IF the_window <= '0' THEN
-    RAISE EXCEPTION 'retry_window of endpoint "%" must be above zero', idem_protect.endpoint
+  IF the_window <= '0' OR the_window > '18250 days' THEN
+    RAISE EXCEPTION 'retry_window of endpoint % must be above zero and at most 50 years', printed
       USING ERRCODE = 'invalid_parameter_value',
             DETAIL = format('It is %s.', the_window),
             HINT = 'Pass how long a client, a queue or an operator may still retry.';
   END IF;
+  the_ttl := coalesce(idem_protect.ttl, greatest(the_window * 2, '24 hours'));
   IF the_ttl <= the_window THEN
-    RAISE EXCEPTION 'ttl of endpoint "%" must be above its retry window', idem_protect.endpoint
+    RAISE EXCEPTION 'ttl of endpoint % must be above its retry window', printed
       USING ERRCODE = 'invalid_parameter_value',
             DETAIL = format('The ttl is %s, the retry window %s.', the_ttl, the_window),
             HINT = 'A result that is forgotten while its client still retries is executed again. Leave ttl out for '
                    'twice the retry window.';
   END IF;
   IF the_ttl < '24 hours' OR the_ttl > '36500 days' THEN
-    RAISE EXCEPTION 'ttl of endpoint "%" must be between 24 hours and 100 years', idem_protect.endpoint
+    RAISE EXCEPTION 'ttl of endpoint % must be between 24 hours and 100 years', printed
       USING ERRCODE = 'invalid_parameter_value',
             DETAIL = format('It is %s.', the_ttl),
             HINT = 'Leave ttl out for twice the retry window, at least 24 hours.';
   END IF;
   IF the_stuck <= '0' OR the_stuck > '36500 days' THEN
-    RAISE EXCEPTION 'stuck_after of endpoint "%" must be above zero', idem_protect.endpoint
+    RAISE EXCEPTION 'stuck_after of endpoint % must be above zero and at most 100 years', printed
       USING ERRCODE = 'invalid_parameter_value',
             DETAIL = format('It is %s.', the_stuck),
             HINT = 'Pass the time of the slowest legitimate operation.';
   END IF;
   IF idem_protect.max_body_bytes < 0 OR idem_protect.expected_writes_per_day < 0 THEN
-    RAISE EXCEPTION 'max_body_bytes and expected_writes_per_day of endpoint "%" must not be negative',
-                    idem_protect.endpoint
+    RAISE EXCEPTION 'max_body_bytes and expected_writes_per_day of endpoint % must not be negative',
+                    printed
       USING ERRCODE = 'invalid_parameter_value',
             DETAIL = format('They are %s and %s.', coalesce(idem_protect.max_body_bytes::text, 'null'),
                             coalesce(idem_protect.expected_writes_per_day::text, 'null')),
@@ -81,19 +84,19 @@ BEGIN
   END IF;
   SELECT g INTO unknown_guess FROM unnest(the_guesses) AS g WHERE g IS NULL OR g <> ALL (guessable) LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'guesses of endpoint "%" names something that is not an input', idem_protect.endpoint
+    RAISE EXCEPTION 'guesses of endpoint % names something that is not an input', printed
       USING ERRCODE = 'invalid_parameter_value',
             DETAIL = format('It has %L.', unknown_guess),
             HINT = format('Inputs are %s.', array_to_string(guessable, ', '));
   END IF;
 
   IF method IN ('PUT', 'DELETE') THEN
-    RAISE WARNING 'endpoint "%" is idempotent by definition', idem_protect.endpoint
+    RAISE WARNING 'endpoint % is idempotent by definition', printed
       USING DETAIL = format('Repeating a %s asks for the same state again (RFC 9110).', method),
             HINT = 'Protect it only if its handler does more than that, or its response must be the first one.';
   END IF;
   IF the_ttl > '7 days' THEN
-    RAISE WARNING 'ttl of endpoint "%" is over 7 days', idem_protect.endpoint
+    RAISE WARNING 'ttl of endpoint % is over 7 days', printed
       USING DETAIL = format('It is %s: every result is stored that long.', the_ttl),
             HINT = 'Make sure that the table may grow to that many rows, or shorten the retry window.';
   END IF;
@@ -101,7 +104,7 @@ BEGIN
   SELECT e.effect INTO previous
     FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = idem_protect.endpoint;
   IF previous <> the_effect THEN
-    RAISE NOTICE 'endpoint "%" changes from % to %', idem_protect.endpoint, previous, the_effect;
+    RAISE NOTICE 'endpoint % changes from % to %', printed, previous, the_effect;
   END IF;
   INSERT INTO @extschema@.idempotency_endpoints AS e
          (endpoint, effect, key_required, retry_window, ttl, stuck_after, max_body_bytes,
@@ -134,7 +137,7 @@ BEGIN
       FROM @extschema@.idempotency_keys k
      WHERE k.endpoint = idem_unprotect.endpoint AND (k.status = 'in_progress' OR k.expires_at > now());
     IF alive > 0 THEN
-      RAISE EXCEPTION 'endpoint "%" has % keys that are still alive', idem_unprotect.endpoint, alive
+      RAISE EXCEPTION 'endpoint % has % keys that are still alive', to_json(idem_unprotect.endpoint), alive
         USING ERRCODE = 'object_in_use',
               DETAIL = 'Their clients may still retry; without the registration its rules no longer hold for them.',
               HINT = 'Wait until they have expired, or pass force => true. The rows stay either way.';

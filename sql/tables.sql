@@ -70,7 +70,9 @@ CREATE TABLE @extschema@.idempotency_keys (
   CONSTRAINT idempotency_keys_pkey PRIMARY KEY (tenant_id, endpoint, key),
   CONSTRAINT tenant_id_length CHECK (pg_catalog.octet_length(tenant_id) OPERATOR(pg_catalog.<=) 255),
   CONSTRAINT endpoint_length CHECK (pg_catalog.octet_length(endpoint) BETWEEN 1 AND 255),
-  CONSTRAINT key_length CHECK (pg_catalog.char_length(key) BETWEEN 1 AND 255),
+  -- In characters of at most four bytes; an SQL_ASCII database counts every byte as one.
+  CONSTRAINT key_length CHECK (pg_catalog.char_length(key) BETWEEN 1 AND
+    CASE pg_catalog.getdatabaseencoding() WHEN 'SQL_ASCII' THEN 1020 ELSE 255 END),
   CONSTRAINT request_hash_is_sha256 CHECK (pg_catalog.octet_length(request_hash) OPERATOR(pg_catalog.=) 32),
   CONSTRAINT status_known CHECK (status IN ('in_progress', 'succeeded', 'failed')),
   CONSTRAINT attempt_positive CHECK (attempt OPERATOR(pg_catalog.>=) 1),
@@ -119,6 +121,7 @@ COMMENT ON COLUMN @extschema@.idempotency_keys.created_at IS 'Start of the trans
 COMMENT ON COLUMN @extschema@.idempotency_keys.completed_at IS 'When the result was stored.';
 COMMENT ON COLUMN @extschema@.idempotency_keys.expires_at IS
   'Retention end of a finished row. A row in progress never expires.';
+COMMENT ON INDEX @extschema@.idempotency_endpoints_pkey IS 'One registration an endpoint.';
 COMMENT ON INDEX @extschema@.idempotency_keys_pkey IS 'Wins the race between two arrivals.';
 COMMENT ON INDEX @extschema@.idempotency_keys_expires_at_idx IS 'For the sweep, in expiry order.';
 COMMENT ON INDEX @extschema@.idempotency_keys_open_since_idx IS 'Holds open claims only.';

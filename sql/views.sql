@@ -1,22 +1,17 @@
--- The views: the stable surface. Sizes instead of hashes and bodies; times to the second; the columns of each fit
--- a terminal of 120 characters.
+-- The views: the stable surface. Sizes instead of hashes and bodies, times to the second; but for idem_open_claims
+-- their columns fit a terminal of 120 characters.
 
 CREATE VIEW @extschema@.idem_keys AS
 SELECT k.tenant_id,
        k.endpoint,
        k.key,
        k.status,
-       k.attempt,
        k.response_code AS code,
        pg_catalog.octet_length(k.response_body) AS body,
-       pg_catalog.date_trunc('second', pg_catalog.now() OPERATOR(pg_catalog.-) k.created_at) AS age,
-       pg_catalog.date_trunc('second', k.expires_at OPERATOR(pg_catalog.-) pg_catalog.now()) AS ttl,
-       nullif(pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
-         'resource_ref', k.resource_ref,
-         'provider_key', k.provider_key,
-         'recovery_point', k.recovery_point,
-         'open_since', k.open_since,
-         'lease_until', k.lease_until)), '{}') AS more
+       pg_catalog.make_interval(secs => pg_catalog.floor(
+         extract(epoch FROM pg_catalog.now() OPERATOR(pg_catalog.-) k.created_at))::float8) AS age,
+       pg_catalog.make_interval(secs => pg_catalog.floor(
+         extract(epoch FROM k.expires_at OPERATOR(pg_catalog.-) pg_catalog.now()))::float8) AS ttl
   FROM @extschema@.idempotency_keys k;
 
 COMMENT ON VIEW @extschema@.idem_keys IS 'Every stored key, without hashes and bodies.';
@@ -24,13 +19,37 @@ COMMENT ON COLUMN @extschema@.idem_keys.tenant_id IS 'Tenant or account.';
 COMMENT ON COLUMN @extschema@.idem_keys.endpoint IS 'By convention METHOD /route/template.';
 COMMENT ON COLUMN @extschema@.idem_keys.key IS 'The client''s Idempotency-Key.';
 COMMENT ON COLUMN @extschema@.idem_keys.status IS 'in_progress, succeeded or failed.';
-COMMENT ON COLUMN @extschema@.idem_keys.attempt IS 'Fencing number.';
 COMMENT ON COLUMN @extschema@.idem_keys.code IS 'The stored HTTP status.';
 COMMENT ON COLUMN @extschema@.idem_keys.body IS 'Bytes of the stored body; NULL: none.';
 COMMENT ON COLUMN @extschema@.idem_keys.age IS 'Time since the first attempt.';
 COMMENT ON COLUMN @extschema@.idem_keys.ttl IS 'Time left until a finished row expires; negative: due for the sweep.';
-COMMENT ON COLUMN @extschema@.idem_keys.more IS
-  'What only some rows have: resource_ref, provider_key, recovery_point, open_since, lease_until.';
+
+-- Wide, for \x: all that is known of a claim that somebody has to settle.
+CREATE VIEW @extschema@.idem_open_claims AS
+SELECT k.tenant_id,
+       k.endpoint,
+       k.key,
+       k.attempt,
+       k.provider_key,
+       k.open_since,
+       k.lease_until,
+       k.recovery_point,
+       k.recovery_state
+  FROM @extschema@.idempotency_keys k
+ WHERE k.open_since IS NOT NULL
+ ORDER BY k.open_since;
+
+COMMENT ON VIEW @extschema@.idem_open_claims IS
+  'Claims that were committed in progress, oldest first, with all that is needed to settle one. Best read in psql''s expanded display (\x).';
+COMMENT ON COLUMN @extschema@.idem_open_claims.tenant_id IS 'Tenant or account.';
+COMMENT ON COLUMN @extschema@.idem_open_claims.endpoint IS 'By convention METHOD /route/template.';
+COMMENT ON COLUMN @extschema@.idem_open_claims.key IS 'The client''s Idempotency-Key.';
+COMMENT ON COLUMN @extschema@.idem_open_claims.attempt IS 'Fencing number: pass it to idem_complete, idem_fail or idem_release.';
+COMMENT ON COLUMN @extschema@.idem_open_claims.provider_key IS 'The key that the provider was given: ask it by this what happened.';
+COMMENT ON COLUMN @extschema@.idem_open_claims.open_since IS 'When it was claimed.';
+COMMENT ON COLUMN @extschema@.idem_open_claims.lease_until IS 'Until when a reconciler holds it.';
+COMMENT ON COLUMN @extschema@.idem_open_claims.recovery_point IS 'The last committed step.';
+COMMENT ON COLUMN @extschema@.idem_open_claims.recovery_state IS 'What was stored with it.';
 
 CREATE VIEW @extschema@.idem_stuck AS
 SELECT k.tenant_id,
@@ -62,7 +81,7 @@ SELECT coalesce(e.endpoint, k.endpoint) AS endpoint,
        coalesce(e.effect, 'unregistered') AS effect,
        e.retry_window,
        coalesce(e.ttl, '24 hours') AS ttl,
-       coalesce(k.in_progress, 0) AS in_progress,
+       coalesce(k.in_progress, 0) AS open,
        coalesce(k.succeeded, 0) AS succeeded,
        coalesce(k.failed, 0) AS failed,
        coalesce(k.expired, 0) AS expired,
@@ -88,7 +107,7 @@ COMMENT ON COLUMN @extschema@.idem_endpoint_summary.endpoint IS 'By convention M
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.effect IS 'transaction, external or unregistered.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.retry_window IS 'How long a client may retry.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.ttl IS 'How long a result is kept.';
-COMMENT ON COLUMN @extschema@.idem_endpoint_summary.in_progress IS 'Claims that are open.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.open IS 'Claims in progress.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.succeeded IS 'Stored successes, expired ones included.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.failed IS 'Stored failures, expired ones included.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.expired IS 'Finished rows that the sweep will delete.';

@@ -19,13 +19,11 @@ fn checkpoint(args: &Args) -> Result<Answer, Refusal> {
     let scope = read_claimed_scope(args)?;
     if args.bytes(arg::RECOVERY_POINT).is_none_or(<[u8]>::is_empty) {
         return Err(Refusal::invalid(
-            format!(
-                "recovery_point must not be null or empty, for key {:?} on endpoint {:?}",
-                scope.key, scope.endpoint
-            ),
+            "recovery_point must not be null or empty",
             "A reconciler decides by it where to go on.",
             "Pass the name of the step that this transaction finishes, for example 'charge_requested'.",
-        ));
+        )
+        .naming(&scope.endpoint, Some(&scope.key)));
     }
     let point = args.unchanged(arg::RECOVERY_POINT);
     let state = args.unchanged(arg::RECOVERY_STATE);

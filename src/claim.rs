@@ -96,51 +96,60 @@ fn claim(args: &Args, body_hash: Option<RequestHash>) -> Result<Answer, Refusal>
 impl Request {
     fn read(args: &Args, body_hash: Option<RequestHash>) -> Result<Self, Refusal> {
         let (tenant, endpoint) = read_names(args)?;
-        let hash = match (body_hash, args.bytes(arg::REQUEST_HASH)) {
-            (Some(hash), None) => hash,
-            (None, Some(hash)) => hash.try_into().map_err(|_| {
-                Refusal::invalid(
-                    "request_hash must have 32 bytes",
-                    format!("It has {}.", hash.len()),
-                    "Pass the SHA-256 of the request body as bytes, not as hexadecimal digits.",
-                )
-            })?,
-            (Some(_), Some(_)) => {
-                return Err(Refusal::invalid(
-                    "request_body and request_hash must not both be given",
-                    "The hash stands in for a body that the caller has hashed itself.",
-                    "Pass request_body => NULL together with request_hash.",
-                ))
-            }
-            (None, None) => {
-                return Err(Refusal::invalid(
-                    "request_body must not be null unless request_hash is given",
-                    "Without a fingerprint, a reused key cannot be told from a retry.",
-                    "Pass '' for a request without a body.",
-                ))
-            }
-        };
-        let wait = match args.interval(arg::WAIT) {
-            None => Duration::ZERO,
-            Some(wait) => bounded(wait, Duration::ZERO, LONGEST_WAIT).ok_or_else(|| {
-                Refusal::invalid(
-                    "wait must be between zero and one hour",
-                    "A negative wait has no meaning, and an endless one would hold the connection.",
-                    "Pass how long the client may be kept waiting, for example '5 s'; '0' answers at once.",
-                )
-            })?,
-        };
-        let ttl = args.interval(arg::TTL);
-        if ttl.is_some_and(|ttl| bounded(ttl, LEAST_TTL, LONGEST_TTL).is_none()) {
-            return Err(Refusal::invalid(
-                "ttl must be between 24 hours and 100 years",
-                "A result that is forgotten while its client still retries is executed again.",
-                "Leave ttl out to use the endpoint's, or pass one above its retry window.",
-            ));
-        }
         let key = scope::check_key(args.text(arg::KEY, "key")?);
+        let (hash, wait, ttl) = read_rules(args, body_hash).map_err(|r| r.naming(&endpoint, key.as_deref().ok()))?;
         Ok(Request { tenant, endpoint, key, hash, wait, ttl })
     }
+}
+
+/// What the caller says of the request beside its scope: `22023` for what cannot be right.
+fn read_rules(
+    args: &Args,
+    body_hash: Option<RequestHash>,
+) -> Result<(RequestHash, Duration, Option<Interval>), Refusal> {
+    let hash = match (body_hash, args.bytes(arg::REQUEST_HASH)) {
+        (Some(hash), None) => hash,
+        (None, Some(hash)) => hash.try_into().map_err(|_| {
+            Refusal::invalid(
+                "request_hash must have 32 bytes",
+                format!("It has {}.", hash.len()),
+                "Pass the SHA-256 of the request body as bytes, not as hexadecimal digits.",
+            )
+        })?,
+        (Some(_), Some(_)) => {
+            return Err(Refusal::invalid(
+                "request_body and request_hash must not both be given",
+                "The hash stands in for a body that the caller has hashed itself.",
+                "Pass request_body => NULL together with request_hash.",
+            ))
+        }
+        (None, None) => {
+            return Err(Refusal::invalid(
+                "request_body must not be null unless request_hash is given",
+                "Without a fingerprint, a reused key cannot be told from a retry.",
+                "Pass '' for a request without a body.",
+            ))
+        }
+    };
+    let wait = match args.interval(arg::WAIT) {
+        None => Duration::ZERO,
+        Some(wait) => bounded(wait, Duration::ZERO, LONGEST_WAIT).ok_or_else(|| {
+            Refusal::invalid(
+                "wait must be between zero and one hour",
+                "A negative wait has no meaning, and an endless one would hold the connection.",
+                "Pass how long the client may be kept waiting, for example '5 s'; '0' answers at once.",
+            )
+        })?,
+    };
+    let ttl = args.interval(arg::TTL);
+    if ttl.is_some_and(|ttl| bounded(ttl, LEAST_TTL, LONGEST_TTL).is_none()) {
+        return Err(Refusal::invalid(
+            "ttl must be between 24 hours and 100 years",
+            "A result that is forgotten while its client still retries is executed again.",
+            "Leave ttl out to use the endpoint's, or pass one above its retry window.",
+        ));
+    }
+    Ok((hash, wait, ttl))
 }
 
 /// Tenant and endpoint, the first two arguments of every application function.
@@ -240,10 +249,16 @@ fn effective_ttl(given: Option<Interval>, endpoint: Option<&Endpoint>, scope: &S
             "A result that is forgotten while its client still retries is executed again.",
             "Leave ttl out to use the endpoint's, or pass a longer one.",
         )),
-        (Some(ttl), _) => Ok(ttl),
-        (None, Some(endpoint)) => Ok(endpoint.ttl),
+        (Some(ttl), _) => Ok(in_elapsed_time(ttl)),
+        (None, Some(endpoint)) => Ok(in_elapsed_time(endpoint.ttl)),
         (None, None) => Ok(Interval::from_hours(24)),
     }
+}
+
+/// The interval with its months and days as the 30 days and 24 hours that comparisons take them for: what was found
+/// to be above the retry window must not turn out shorter in February, across a clock change, or with mixed signs.
+fn in_elapsed_time(interval: Interval) -> Interval {
+    Interval::from_micros(i64::try_from(interval.as_micros()).unwrap_or(i64::MAX))
 }
 
 /// How long a caller is ready to wait, looking again in growing steps.
@@ -314,7 +329,7 @@ impl Arrival {
             Arrival::Problem(problem) => [
                 Value::text(problem.outcome()),
                 Value::int(problem.status()),
-                Value::jsonb(problem.headers(settings::retry_after())),
+                Value::jsonb(&problem.headers(settings::retry_after())),
                 Value::payload(&problem.body(settings::docs_url().as_deref())),
                 NULL,
                 NULL,

@@ -55,19 +55,17 @@ fn finish(args: &Args, status: &'static str, body: Option<Cow<[u8]>>) -> Result<
     let scope = read_claimed_scope(args)?;
     let Some(response_code) = args.int(arg::RESPONSE_CODE).filter(|code| (100..=599).contains(code)) else {
         return Err(Refusal::invalid(
-            format!(
-                "response_code must be between 100 and 599, for key {:?} on endpoint {:?}",
-                scope.key, scope.endpoint
-            ),
+            "response_code must be between 100 and 599",
             args.int(arg::RESPONSE_CODE).map_or("It is null.".into(), |code| format!("It is {code}.")),
             "Pass the HTTP status that the client is sent, for example 201.",
-        ));
+        )
+        .naming(&scope.endpoint, Some(&scope.key)));
     };
-    let response_headers = match args.jsonb(arg::RESPONSE_HEADERS) {
+    let response_headers = match args.jsonb_text(arg::RESPONSE_HEADERS) {
         None => Value::NULL,
-        Some(given) => match headers::check(&given)? {
+        Some(given) => match headers::check(&given).map_err(|r| r.naming(&scope.endpoint, Some(&scope.key)))? {
             Headers::AsGiven => args.unchanged(arg::RESPONSE_HEADERS),
-            Headers::Pairs(pairs) => Value::jsonb(pairs),
+            Headers::Pairs(pairs) => Value::jsonb(&pairs),
         },
     };
     let outcome = Outcome {

@@ -8,16 +8,19 @@ use serde_json::Value;
 pub enum Headers {
     /// Already an array of pairs: to be stored as it came.
     AsGiven,
-    /// Was an object of strings: these are its pairs, in the object's order.
+    /// Was an object of strings: these are its pairs, by name, since an object has no order.
     Pairs(Value),
 }
 
 /// Accepts an array of `[name, value]` pairs of strings, or an object of strings.
 ///
 /// `22023` for anything else, and for a name or value that cannot be sent as a header field (RFC 9110, section 5:
-/// a name is a token, a value has no CR, LF or NUL): stored, it could only fail, or split a response, at replay.
-pub fn check(headers: &Value) -> Result<Headers, Refusal> {
-    match headers {
+/// a name is a token, a value has no control characters but tabs): stored, it could only fail, or split a response, at
+/// replay.
+pub fn check(json: &[u8]) -> Result<Headers, Refusal> {
+    let headers = serde_json::from_slice(json)
+        .map_err(|_| malformed("The document has a number or a depth that no header has.".into()))?;
+    match &headers {
         Value::Array(pairs) => {
             for (i, pair) in pairs.iter().enumerate() {
                 match pair.as_array().map(Vec::as_slice) {
@@ -60,11 +63,11 @@ fn check_field(name: &str, value: &str) -> Result<(), Refusal> {
             "Pass header fields only, not a status line or pseudo-headers.",
         ));
     }
-    if value.bytes().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
+    if value.bytes().any(|b| b.is_ascii_control() && b != b'\t') {
         return Err(Refusal::invalid(
-            format!("response_headers has a line break in the value of {name:?}"),
-            "CR, LF and NUL cannot be part of a header value (RFC 9110).",
-            "Remove it: replayed, it would split the response.",
+            format!("response_headers has a control character in the value of {name:?}"),
+            "CR, LF, NUL and the other control characters but tabs cannot be part of a header value (RFC 9110).",
+            "Remove it: replayed, a line break would split the response.",
         ));
     }
     Ok(())
@@ -78,15 +81,15 @@ mod tests {
     #[test]
     fn pairs_stay_as_given() {
         for headers in [json!([]), json!([["Set-Cookie", "a=1, b"], ["Set-Cookie", ""]])] {
-            assert_eq!(check(&headers).unwrap(), Headers::AsGiven);
+            assert_eq!(check(headers.to_string().as_bytes()).unwrap(), Headers::AsGiven);
         }
     }
 
     #[test]
     fn an_object_becomes_pairs() {
-        let stored = check(&json!({"a": "1", "b": "2"})).unwrap();
+        let stored = check(br#"{"b": "2", "a": "1"}"#).unwrap();
         assert_eq!(stored, Headers::Pairs(json!([["a", "1"], ["b", "2"]])));
-        assert_eq!(check(&json!({})).unwrap(), Headers::Pairs(json!([])));
+        assert_eq!(check(b"{}").unwrap(), Headers::Pairs(json!([])));
     }
 
     #[test]
@@ -107,16 +110,25 @@ mod tests {
             json!([["a:", "x"]]),
             json!([["a", "x\r\nSet-Cookie: y"]]),
             json!([["a\n", "x"]]),
+            json!([["a", "\u{7}"]]),
         ] {
-            let refusal = check(&bad).expect_err(&bad.to_string());
+            let refusal = check(bad.to_string().as_bytes()).expect_err(&bad.to_string());
             assert_eq!(refusal.sqlstate, crate::refusal::INVALID_PARAMETER_VALUE);
             assert!(!refusal.hint.is_empty() && !refusal.detail.is_empty());
         }
     }
 
     #[test]
+    fn what_serde_json_does_not_read_is_refused_too() {
+        let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
+        for bad in [r#"[["a", 1e400]]"#, &deep] {
+            assert!(check(bad.as_bytes()).is_err());
+        }
+    }
+
+    #[test]
     fn a_refusal_shows_no_value() {
-        let refusal = check(&json!([["authorization", "secret\n"]])).unwrap_err();
+        let refusal = check(br#"[["authorization", "secret\n"]]"#).unwrap_err();
         assert!(!format!("{refusal:?}").contains("secret"));
     }
 }

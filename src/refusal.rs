@@ -42,6 +42,15 @@ impl Refusal {
         Refusal { sqlstate: INVALID_PARAMETER_VALUE, message: message.into(), detail: detail.into(), hint: hint.into() }
     }
 
+    /// Adds what the call was about to the message.
+    pub fn naming(mut self, endpoint: &str, key: Option<&str>) -> Self {
+        self.message += &match key {
+            Some(key) => format!(", for key {key:?} on endpoint {endpoint:?}"),
+            None => format!(", for endpoint {endpoint:?}"),
+        };
+        self
+    }
+
     pub fn not_utf8(argument: &str) -> Self {
         Refusal {
             sqlstate: CHARACTER_NOT_IN_REPERTOIRE,
@@ -68,6 +77,16 @@ impl Refusal {
                 "idempotency_enforcer.tenant_setting names {setting:?}, whose value differs or is not set."
             ),
             hint: format!("Set {setting} to the tenant of this request before calling, and pass the same value."),
+        }
+    }
+
+    pub fn tenant_setting_overridden() -> Self {
+        Refusal {
+            sqlstate: INSUFFICIENT_PRIVILEGE,
+            message: "the session has tried to override idempotency_enforcer.tenant_setting".into(),
+            detail: "It set the setting before the library was loaded, so the administrator's value may be lost.".into(),
+            hint: "Connect without it. With idempotency_enforcer in shared_preload_libraries the attempt is refused at once."
+                .into(),
         }
     }
 

@@ -4,9 +4,11 @@
 //! postgresql.conf, or by ALTER DATABASE and ALTER ROLE); what only shapes an answer is free.
 
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::time::Duration;
 
+use crate::pg::encoding;
 use crate::stats::MOST_SLOTS;
 
 static MAX_BODY_BYTES: GucSetting<i32> = GucSetting::<i32>::new(65_536);
@@ -21,8 +23,39 @@ static DOCS_URL: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::ne
 
 const PREFIX: &CStr = c"idempotency_enforcer";
 
+thread_local! {
+    static TENANT_SETTING_OVERRIDDEN: Cell<bool> = const { Cell::new(false) };
+}
+
+const TENANT_SETTING_NAME: &CStr = c"idempotency_enforcer.tenant_setting";
+
 /// Defines the settings and reserves their prefix. Called once, from `_PG_init`.
+///
+/// Before the library is loaded, its settings are placeholders that every session may set. PostgreSQL drops what the
+/// session had no right to set, but where that came with the connection, the administrator's value is lost as well.
 pub fn define() {
+    let before = current_value(TENANT_SETTING_NAME);
+    define_all();
+    TENANT_SETTING_OVERRIDDEN.set(before.is_some_and(|value| Some(value) != current_value(TENANT_SETTING_NAME)));
+}
+
+/// Whether this session has tried to set `tenant_setting` without the right to: it cannot be trusted to be the
+/// administrator's.
+pub fn tenant_setting_is_overridden() -> bool {
+    TENANT_SETTING_OVERRIDDEN.get()
+}
+
+/// The value of any setting, in the database's encoding; `None` when there is no such setting.
+pub fn current_value(name: &CStr) -> Option<Vec<u8>> {
+    // SAFETY: the name is NUL-terminated; the value, if there is one, is valid until the setting changes and is copied
+    // at once. `missing_ok` makes an unknown name NULL, not an error.
+    unsafe {
+        let value = pgrx::pg_sys::GetConfigOption(name.as_ptr(), true, false);
+        (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes().to_vec())
+    }
+}
+
+fn define_all() {
     GucRegistry::define_int_guc(
         c"idempotency_enforcer.max_body_bytes",
         c"Largest response body that is stored, where the endpoint does not say otherwise.",
@@ -44,7 +77,7 @@ pub fn define() {
         GucFlags::UNIT_S,
     );
     GucRegistry::define_string_guc(
-        c"idempotency_enforcer.tenant_setting",
+        TENANT_SETTING_NAME,
         c"Name of the session setting that holds the current tenant.",
         c"When set, application functions refuse every other tenant_id.",
         &TENANT_SETTING,
@@ -166,7 +199,7 @@ pub fn retry_after() -> i32 {
 
 /// The `type` of problem documents.
 pub fn docs_url() -> Option<String> {
-    DOCS_URL.get().and_then(|url| url.into_string().ok())
+    DOCS_URL.get().and_then(|url| encoding::to_utf8(url.as_bytes()))
 }
 
 /// The session setting that holds the tenant, if the administrator named one.

@@ -1,9 +1,10 @@
 //! SQL-callable functions: version-1 entry points whose body returns a value or a [`Refusal`].
 
 use crate::pg::raise::{self, Raised};
+use crate::pg::value::JsonbText;
 use crate::pg::{encoding, value::Value};
 use crate::refusal::Refusal;
-use pgrx::datum::{Interval, JsonB};
+use pgrx::datum::Interval;
 use pgrx::{pg_sys, FromDatum};
 use std::borrow::Cow;
 
@@ -114,8 +115,9 @@ impl Args {
         self.get(n)
     }
 
-    pub fn jsonb(&self, n: usize) -> Option<serde_json::Value> {
-        self.get::<JsonB>(n).map(|j| j.0)
+    /// The text of a jsonb argument, in UTF-8.
+    pub fn jsonb_text(&self, n: usize) -> Option<Vec<u8>> {
+        self.get::<JsonbText>(n).map(|json| json.0)
     }
 
     /// A variable-length argument as it came, to be stored unchanged.

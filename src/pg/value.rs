@@ -1,8 +1,9 @@
 //! Values on their way into a statement or out of a function.
 
 use crate::pg::encoding;
-use pgrx::datum::{Interval, JsonB, TimestampWithTimeZone};
-use pgrx::{pg_sys, IntoDatum};
+use pgrx::datum::{Interval, TimestampWithTimeZone};
+use pgrx::{pg_sys, FromDatum, IntoDatum};
+use std::ffi::CStr;
 
 /// An SQL value of a type that its place decides; allocated in the current memory context.
 #[derive(Clone, Copy)]
@@ -26,8 +27,11 @@ impl Value {
         Value(bytes.into_datum())
     }
 
-    pub fn jsonb(json: serde_json::Value) -> Self {
-        Value(JsonB(json).into_datum())
+    /// `jsonb` from a document.
+    pub fn jsonb(json: &serde_json::Value) -> Self {
+        let text = encoding::c_string(&json.to_string());
+        // SAFETY: jsonb_in takes one C string and returns a jsonb.
+        Value(unsafe { pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[Some(pg_sys::Datum::from(text))]) })
     }
 
     pub fn uuid(bytes: [u8; 16]) -> Self {
@@ -53,5 +57,23 @@ impl Value {
     /// NULL for `None`.
     pub fn optional<T>(value: Option<T>, make: impl FnOnce(T) -> Value) -> Self {
         value.map_or(Value::NULL, make)
+    }
+}
+
+/// A jsonb value read as its text in UTF-8. pgrx's `JsonB` takes every database for a UTF-8 one, and panics on a number or
+/// a depth that serde_json does not read.
+pub struct JsonbText(pub Vec<u8>);
+
+impl FromDatum for JsonbText {
+    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _type: pg_sys::Oid) -> Option<Self> {
+        if is_null {
+            return None;
+        }
+        // SAFETY: the caller passes a jsonb; jsonb_out returns a palloc'd C string.
+        unsafe {
+            let text = pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(datum)])?;
+            let text = CStr::from_ptr(text.cast_mut_ptr());
+            Some(JsonbText(encoding::to_utf8_bytes(text.to_bytes()).into_owned()))
+        }
     }
 }

@@ -86,7 +86,8 @@ const OBSTACLE: &str = "
 SELECT k.status, k.attempt,
        k.status = $4 AND k.response_code = $6
          AND k.response_headers IS NOT DISTINCT FROM $7
-         AND k.response_body IS NOT DISTINCT FROM CASE WHEN octet_length($8) <= l.max_body_bytes THEN $8 END
+         AND (k.response_body IS NOT DISTINCT FROM $8
+              OR k.response_body IS NULL AND $9 IS NOT NULL AND octet_length($8) > l.max_body_bytes)
          AND k.resource_ref IS NOT DISTINCT FROM $9,
        CASE WHEN $9 IS NULL AND octet_length($8) > l.max_body_bytes THEN l.max_body_bytes END
   FROM @extschema@.idempotency_keys k,
