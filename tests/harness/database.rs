@@ -67,6 +67,22 @@ pub struct Arrival {
     pub expires_at: Option<String>,
 }
 
+impl Arrival {
+    /// An answer of which nothing but the outcome is filled.
+    pub fn bare(outcome: &str) -> Arrival {
+        Arrival {
+            outcome: outcome.into(),
+            response_code: None,
+            response_headers: None,
+            response_body: None,
+            resource_ref: None,
+            attempt: None,
+            provider_key: None,
+            expires_at: None,
+        }
+    }
+}
+
 impl From<Row> for Arrival {
     fn from(row: Row) -> Self {
         Arrival {
