@@ -154,3 +154,29 @@ fn a_transaction_that_took_long_gets_a_full_ttl_too() {
     assert!(t.value::<bool>("SELECT expires_at > now() + interval '47 hours 59 minutes' FROM idempotency_keys"));
     assert_eq!(t.claim("t", transactional, "k", b"").unwrap().outcome, "replay");
 }
+
+/// A month counts 30 days in comparisons and 28 to 31 in sums: whatever is accepted must be kept as long as it says.
+#[test]
+fn a_ttl_that_was_accepted_is_never_shorter_than_it_compares() {
+    let db = Cluster::shared().database();
+    let mut c = db.admin();
+    for ttl in ["-12 months 361 days", "12 months -359 days", "-120 months 3601 days", "1 month"] {
+        let call = format!(
+            "SELECT expires_at - now() >= interval '{ttl}', outcome
+                              FROM idem_claim('t', 'POST /x', '{ttl}', ''::text, ttl => '{ttl}')"
+        );
+        match c.query_one(&call, &[]) {
+            Ok(row) => assert!(row.get::<_, bool>(0), "ttl {ttl}"),
+            Err(error) => assert_eq!(error.code().map(|code| code.code()), Some("22023"), "{error:?}"),
+        }
+    }
+    let odd = "SELECT idem_protect('POST /odd', retry_window => '-12 months 361 days', ttl => '-12 months 362 days')";
+    match c.batch_execute(odd) {
+        Ok(()) => {
+            let mut t = c.transaction().unwrap();
+            t.claim("t", "POST /odd", "k", b"").unwrap();
+            assert!(t.value::<bool>("SELECT expires_at > now() FROM idempotency_keys WHERE endpoint = 'POST /odd'"));
+        }
+        Err(error) => assert_eq!(error.code().map(|code| code.code()), Some("22023"), "{error:?}"),
+    }
+}

@@ -88,3 +88,23 @@ fn malformed_headers_are_refused_and_the_claim_stays_open() {
     }
     assert_eq!(c.claim("t", E, "k", b"").unwrap().outcome, "in_progress");
 }
+
+/// What a JSON parser gives up on is refused like any other document that is no headers.
+#[test]
+fn deeply_nested_and_huge_documents_are_refused_too() {
+    let db = Cluster::shared().database();
+    let mut c = db.admin();
+    c.claim("t", E, "k", b"").unwrap();
+    let mut otherwise = Vec::new();
+    for headers in
+        [format!("{}{}", "[".repeat(1000), "]".repeat(1000)), r#"[["a", 1e400]]"#.into(), r#"{"a": 1e400}"#.into()]
+    {
+        let refused = Failure::of(
+            c.query("SELECT idem_complete('t', 'POST /x', 'k', 200, ''::text, $1::text::jsonb)", &[&headers]),
+        );
+        if refused.sqlstate != "22023" {
+            otherwise.push(refused);
+        }
+    }
+    assert!(otherwise.is_empty(), "{otherwise:?}");
+}

@@ -77,3 +77,27 @@ fn the_endpoints_limit_goes_before_the_setting() {
         c.complete("t", endpoint, "k", 200, &vec![0; limit]).unwrap();
     }
 }
+
+/// Such a body was never stored, so nothing says that the result is the one that was.
+#[test]
+fn a_body_over_the_limit_is_not_the_same_result_as_none() {
+    let db = Cluster::shared().database();
+    let mut c = db.admin();
+    claim(&mut c);
+    finish(&mut c, "idem_complete", "201, NULL::text").unwrap();
+    let refused = Failure::of(finish(&mut c, "idem_complete", "201, repeat('S', 65537)"));
+    assert!(["ID002", "ID005"].contains(&refused.sqlstate.as_str()), "{refused:?}");
+}
+
+#[test]
+fn a_lowered_limit_does_not_make_a_stored_result_another() {
+    let db = Cluster::shared().database();
+    let mut c = db.admin();
+    claim(&mut c);
+    finish(&mut c, "idem_complete", "201, repeat('S', 1000)").unwrap();
+    let before = rows_as_stored(&mut c);
+    c.batch_execute("SET idempotency_enforcer.max_body_bytes = 10").unwrap();
+    finish(&mut c, "idem_complete", "201, repeat('S', 1000)").unwrap();
+    assert_eq!(rows_as_stored(&mut c), before);
+    assert_eq!(claim(&mut c).response_body.map(|body| body.len()), Some(1000));
+}
