@@ -1,8 +1,10 @@
 //! A database of one test, and the extension's functions as a client calls them.
 
 use crate::Cluster;
+use postgres::error::DbError;
 use postgres::{Client, NoTls, Row};
 use serde_json::Value;
+use std::sync::mpsc::{channel, Receiver};
 
 /// A database of its own; dropped with the value.
 pub struct Database<'a> {
@@ -31,6 +33,14 @@ impl<'a> Database<'a> {
     /// A new connection as a role.
     pub fn connect_as(&self, role: &str) -> Client {
         self.cluster.config(&self.name, role).connect(NoTls).unwrap_or_else(|e| panic!("{role}: {e}"))
+    }
+
+    /// A new connection as superuser, and what the server tells it besides answers: notices and warnings.
+    pub fn admin_with_notices(&self) -> (Client, Receiver<DbError>) {
+        let (sender, notices) = channel();
+        let mut config = self.cluster.config(&self.name, "postgres");
+        config.notice_callback(move |notice| drop(sender.send(notice)));
+        (config.connect(NoTls).expect("a connection"), notices)
     }
 
     /// Creates a role that may log in and nothing else, and returns its name. Roles belong to the cluster, so the
@@ -65,6 +75,22 @@ pub struct Arrival {
     pub attempt: Option<i32>,
     pub provider_key: Option<uuid::Uuid>,
     pub expires_at: Option<String>,
+}
+
+impl Arrival {
+    /// An answer of which nothing but the outcome is filled.
+    pub fn bare(outcome: &str) -> Arrival {
+        Arrival {
+            outcome: outcome.into(),
+            response_code: None,
+            response_headers: None,
+            response_body: None,
+            resource_ref: None,
+            attempt: None,
+            provider_key: None,
+            expires_at: None,
+        }
+    }
 }
 
 impl From<Row> for Arrival {

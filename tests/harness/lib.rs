@@ -6,12 +6,14 @@
 
 mod cluster;
 mod database;
+mod failure;
 mod installation;
 mod relay;
 mod wait;
 
 pub use cluster::{Cluster, Shutdown};
 pub use database::{Arrival, Calls, Database};
+pub use failure::Failure;
 pub use installation::Installation;
 pub use relay::Relay;
 pub use wait::{wait_for, wait_until};
