@@ -43,6 +43,16 @@ COMMENT ON COLUMN @extschema@.idempotency_endpoints.guesses IS 'Names of the col
 COMMENT ON COLUMN @extschema@.idempotency_endpoints.notes IS 'For people.';
 COMMENT ON COLUMN @extschema@.idempotency_endpoints.created_at IS 'When the endpoint was first registered.';
 
+CREATE FUNCTION @extschema@.idem_row_is_well_formed(
+  tenant_id text, endpoint text, key text, request_hash bytea, status text, attempt integer,
+  response_code integer, completed_at timestamptz, open_since timestamptz)
+RETURNS boolean
+LANGUAGE c IMMUTABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'idem_row_is_well_formed';
+
+COMMENT ON FUNCTION @extschema@.idem_row_is_well_formed(
+  text, text, text, bytea, text, integer, integer, timestamptz, timestamptz) IS
+  'The constraint on idempotency_keys: tenant_id at most 255 bytes, endpoint 1 to 255 bytes, key 1 to 255 characters, request_hash 32 bytes, attempt 1 or more, and a response code of 100 to 599 and a completion time if and only if the row is finished, which is then not open.';
+
 -- One row a (tenant, endpoint, key). The primary key wins the race between two arrivals.
 --
 -- Fixed-size columns that an update in place changes stay out of every index and index predicate, so that
@@ -68,20 +78,9 @@ CREATE TABLE @extschema@.idempotency_keys (
   expires_at       timestamptz NOT NULL
                    DEFAULT (pg_catalog.now() OPERATOR(pg_catalog.+) '24 hours'::interval),
   CONSTRAINT idempotency_keys_pkey PRIMARY KEY (tenant_id, endpoint, key),
-  CONSTRAINT tenant_id_length CHECK (pg_catalog.octet_length(tenant_id) OPERATOR(pg_catalog.<=) 255),
-  CONSTRAINT endpoint_length CHECK (pg_catalog.octet_length(endpoint) BETWEEN 1 AND 255),
-  -- In characters of at most four bytes; an SQL_ASCII database counts every byte as one.
-  CONSTRAINT key_length CHECK (pg_catalog.char_length(key) BETWEEN 1 AND
-    CASE pg_catalog.getdatabaseencoding() WHEN 'SQL_ASCII' THEN 1020 ELSE 255 END),
-  CONSTRAINT request_hash_is_sha256 CHECK (pg_catalog.octet_length(request_hash) OPERATOR(pg_catalog.=) 32),
-  CONSTRAINT status_known CHECK (status IN ('in_progress', 'succeeded', 'failed')),
-  CONSTRAINT attempt_positive CHECK (attempt OPERATOR(pg_catalog.>=) 1),
-  CONSTRAINT response_code_is_http CHECK (response_code BETWEEN 100 AND 599),
-  CONSTRAINT finished_has_response CHECK (
-    (status OPERATOR(pg_catalog.=) 'in_progress') OPERATOR(pg_catalog.=)
-    (response_code IS NULL AND completed_at IS NULL)),
-  CONSTRAINT only_open_is_in_progress CHECK (
-    open_since IS NULL OR status OPERATOR(pg_catalog.=) 'in_progress')
+  -- Lengths, the hash, the status and what belongs to it: see idem_row_is_well_formed().
+  CONSTRAINT row_is_well_formed CHECK (@extschema@.idem_row_is_well_formed(
+    tenant_id, endpoint, key, request_hash, status, attempt, response_code, completed_at, open_since))
 ) WITH (
   fillfactor = 70,
   autovacuum_vacuum_scale_factor = 0.05,

@@ -10,6 +10,7 @@ mod finish;
 mod sweep;
 
 // What they are made of.
+mod constraint;
 mod gate;
 mod guard;
 mod settings;

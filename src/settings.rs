@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::time::Duration;
 
-use crate::pg::encoding;
+use crate::pg::{encoding, placeholders};
 use crate::stats::MOST_SLOTS;
 
 static MAX_BODY_BYTES: GucSetting<i32> = GucSetting::<i32>::new(65_536);
@@ -31,28 +31,16 @@ const TENANT_SETTING_NAME: &CStr = c"idempotency_enforcer.tenant_setting";
 
 /// Defines the settings and reserves their prefix. Called once, from `_PG_init`.
 ///
-/// Before the library is loaded, its settings are placeholders that every session may set. PostgreSQL drops what the
-/// session had no right to set, but where that came with the connection, the administrator's value is lost as well.
+/// Before the library is loaded, its settings are placeholders that every session may set. PostgreSQL then drops what the
+/// session had no right to set; but what came with the connection has outranked the administrator's value, which is lost.
 pub fn define() {
-    let before = current_value(TENANT_SETTING_NAME);
+    TENANT_SETTING_OVERRIDDEN.set(placeholders::came_with_the_connection(TENANT_SETTING_NAME));
     define_all();
-    TENANT_SETTING_OVERRIDDEN.set(before.is_some_and(|value| Some(value) != current_value(TENANT_SETTING_NAME)));
 }
 
-/// Whether this session has tried to set `tenant_setting` without the right to: it cannot be trusted to be the
-/// administrator's.
+/// Whether this session has connected with a `tenant_setting` of its own: it cannot be trusted to be the administrator's.
 pub fn tenant_setting_is_overridden() -> bool {
     TENANT_SETTING_OVERRIDDEN.get()
-}
-
-/// The value of any setting, in the database's encoding; `None` when there is no such setting.
-pub fn current_value(name: &CStr) -> Option<Vec<u8>> {
-    // SAFETY: the name is NUL-terminated; the value, if there is one, is valid until the setting changes and is copied
-    // at once. `missing_ok` makes an unknown name NULL, not an error.
-    unsafe {
-        let value = pgrx::pg_sys::GetConfigOption(name.as_ptr(), true, false);
-        (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes().to_vec())
-    }
 }
 
 fn define_all() {

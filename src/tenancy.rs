@@ -1,6 +1,6 @@
 //! The tenant of the session, where the administrator names the setting that holds it.
 
-use crate::pg::encoding;
+use crate::pg::{encoding, placeholders};
 use crate::{refusal::Refusal, settings};
 
 /// Refuses (`42501`) a tenant other than the session's, when `idempotency_enforcer.tenant_setting` is set.
@@ -11,7 +11,7 @@ pub fn check(tenant: &str) -> Result<(), Refusal> {
         return Err(Refusal::tenant_setting_overridden());
     }
     let Some(setting) = settings::tenant_setting() else { return Ok(()) };
-    match settings::current_value(&setting) {
+    match placeholders::current_value(&setting) {
         Some(current) if !current.is_empty() && current == *encoding::to_server_bytes(tenant) => Ok(()),
         _ => Err(Refusal::foreign_tenant(&setting.to_string_lossy())),
     }

@@ -107,6 +107,11 @@ impl Args {
         self.get::<&[u8]>(n)
     }
 
+    pub fn is_null(&self, n: usize) -> bool {
+        // SAFETY: fcinfo is valid and has this argument, by the SQL declaration.
+        unsafe { pgrx::pg_arg_is_null(self.fcinfo, n) }
+    }
+
     pub fn int(&self, n: usize) -> Option<i32> {
         self.get(n)
     }

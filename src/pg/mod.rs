@@ -9,6 +9,7 @@ pub mod databases;
 pub mod encoding;
 pub mod entry;
 pub mod locks;
+pub mod placeholders;
 pub mod process;
 pub mod raise;
 pub mod rights;

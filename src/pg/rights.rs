@@ -4,6 +4,7 @@
 //! right on the tables, and gets none. `search_path` is fixed for the same time, so that nothing of the caller's
 //! is found and a caller that changes its own path costs no re-planning.
 
+use crate::pg::placeholders;
 use pgrx::pg_sys;
 use std::ffi::{c_int, CStr};
 
@@ -30,8 +31,9 @@ impl OwnerRights {
         };
         let rights = OwnerRights { caller, caller_context, guc_level };
         set_locally(c"search_path", c"pg_catalog, pg_temp", pg_sys::GucContext::PGC_USERSET);
-        // A plan that is kept must never be one that reads the whole table, however small it was when planned.
-        set_locally(c"enable_seqscan", c"off", pg_sys::GucContext::PGC_USERSET);
+        plan_for_good();
+        #[cfg(not(any(feature = "pg14", feature = "pg15")))]
+        keep_bodies_out_of_auto_explain();
         rights
     }
 }
@@ -49,6 +51,43 @@ impl Drop for OwnerRights {
     }
 }
 
+/// A plan that is kept must never be one that reads the whole table, however small it was when planned, and must be kept,
+/// whatever the session that happens to make it prefers. What is as it should be costs nothing.
+fn plan_for_good() {
+    // SAFETY: reads per-process variables of the planner.
+    let (seqscan, indexscan, bitmapscan, indexonlyscan, nestloop, plan_cache) = unsafe {
+        (
+            pg_sys::enable_seqscan,
+            pg_sys::enable_indexscan,
+            pg_sys::enable_bitmapscan,
+            pg_sys::enable_indexonlyscan,
+            pg_sys::enable_nestloop,
+            pg_sys::plan_cache_mode,
+        )
+    };
+    for (is_right, name, value) in [
+        (!seqscan, c"enable_seqscan", c"off"),
+        (indexscan, c"enable_indexscan", c"on"),
+        (bitmapscan, c"enable_bitmapscan", c"on"),
+        (indexonlyscan, c"enable_indexonlyscan", c"on"),
+        (nestloop, c"enable_nestloop", c"on"),
+        (plan_cache == pg_sys::PlanCacheMode::PLAN_CACHE_MODE_AUTO as c_int, c"plan_cache_mode", c"auto"),
+    ] {
+        if !is_right {
+            set_locally(name, value, pg_sys::GucContext::PGC_USERSET);
+        }
+    }
+}
+
+/// From PostgreSQL 16 on, auto_explain logs parameters, also of nested statements: ours are bodies.
+#[cfg(not(any(feature = "pg14", feature = "pg15")))]
+fn keep_bodies_out_of_auto_explain() {
+    let name = c"auto_explain.log_parameter_max_length";
+    if placeholders::current_value(name).is_some_and(|value| value != b"0") {
+        set_locally(name, c"0", pg_sys::GucContext::PGC_SUSET);
+    }
+}
+
 /// While it lives, statements are neither counted by pg_stat_statements nor logged by auto_explain: a worker that finds
 /// nothing to do leaves no trace. For a superuser's process.
 pub struct Quiet {
@@ -60,9 +99,7 @@ impl Quiet {
         // SAFETY: as in `OwnerRights::assume`.
         let guc_level = unsafe { pg_sys::NewGUCNestLevel() };
         for (name, value) in [(c"pg_stat_statements.track", c"none"), (c"auto_explain.log_min_duration", c"-1")] {
-            // SAFETY: looks a name up; NULL when that module is not loaded.
-            let is_known = unsafe { !pg_sys::GetConfigOption(name.as_ptr(), true, false).is_null() };
-            if is_known {
+            if placeholders::current_value(name).is_some() {
                 set_locally(name, value, pg_sys::GucContext::PGC_SUSET);
             }
         }
