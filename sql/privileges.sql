@@ -9,6 +9,8 @@ DECLARE
   -- Each kind may do what the ones before it may.
   kinds  text[] := ARRAY['application', 'reconciler', 'operator'];
   object record;
+  -- Where the extension is now: its schema may have been renamed since it was created.
+  home   regnamespace;
 BEGIN
   IF idem_grant.kind IS NULL OR idem_grant.kind <> ALL (kinds) THEN
     RAISE EXCEPTION 'kind must be application, reconciler or operator'
@@ -23,11 +25,10 @@ BEGIN
             DETAIL = 'Rights are given to a named role, never to PUBLIC.',
             HINT = 'CREATE ROLE first, or pass the name as it is in pg_roles.';
   END IF;
-  EXECUTE format('GRANT USAGE ON SCHEMA %s TO %I', '@extschema@'::regnamespace, idem_grant.role);
-  FOR object IN
-    SELECT * FROM @extschema@.idem_grantable() g
-     WHERE array_position(kinds, g.kind) <= array_position(kinds, idem_grant.kind)
-  LOOP
+  SELECT x.extnamespace::regnamespace INTO home FROM pg_extension x WHERE x.extname = 'idempotency_enforcer';
+  EXECUTE format('GRANT USAGE ON SCHEMA %s TO %I', home, idem_grant.role);
+  FOR object IN EXECUTE format('SELECT * FROM %s.idem_grantable()', home) LOOP
+    CONTINUE WHEN array_position(kinds, object.kind) > array_position(kinds, idem_grant.kind);
     EXECUTE format('GRANT %s TO %I', object.privilege, idem_grant.role);
   END LOOP;
 END
@@ -40,6 +41,7 @@ SET search_path = pg_catalog, pg_temp
 AS $idem_revoke$
 DECLARE
   object record;
+  home   regnamespace;
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = idem_revoke.role) THEN
     RAISE EXCEPTION 'role % does not exist', coalesce(quote_ident(idem_revoke.role), 'null')
@@ -47,7 +49,8 @@ BEGIN
             DETAIL = 'There is nothing to take away.',
             HINT = 'Pass the name as it is in pg_roles.';
   END IF;
-  FOR object IN SELECT * FROM @extschema@.idem_grantable() LOOP
+  SELECT x.extnamespace::regnamespace INTO home FROM pg_extension x WHERE x.extname = 'idempotency_enforcer';
+  FOR object IN EXECUTE format('SELECT * FROM %s.idem_grantable()', home) LOOP
     EXECUTE format('REVOKE %s FROM %I', object.privilege, idem_revoke.role);
   END LOOP;
 END
@@ -84,17 +87,38 @@ COMMENT ON FUNCTION @extschema@.idem_revoke(name) IS
 COMMENT ON FUNCTION @extschema@.idem_grantable() IS
   'What idem_grant() gives to each kind of role.';
 
+-- Not for PUBLIC, and not for anybody that ALTER DEFAULT PRIVILEGES names: only the owner keeps what he has.
 DO $privileges$
 DECLARE
   object record;
 BEGIN
-  FOR object IN SELECT g.privilege FROM @extschema@.idem_grantable() g LOOP
-    EXECUTE pg_catalog.format('REVOKE %s FROM PUBLIC', object.privilege);
+  FOR object IN
+    SELECT pg_catalog.format('FUNCTION %s', p.oid::pg_catalog.regprocedure) AS name, a.grantee
+      FROM pg_catalog.pg_proc p
+      JOIN pg_catalog.pg_depend d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+                                 AND d.objid OPERATOR(pg_catalog.=) p.oid AND d.deptype OPERATOR(pg_catalog.=) 'e'
+      JOIN pg_catalog.pg_extension x ON x.oid OPERATOR(pg_catalog.=) d.refobjid
+                                    AND x.extname OPERATOR(pg_catalog.=) 'idempotency_enforcer'
+     CROSS JOIN LATERAL pg_catalog.aclexplode(coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))) a
+     WHERE a.grantee OPERATOR(pg_catalog.<>) p.proowner
+    UNION
+    SELECT pg_catalog.format('TABLE %s', c.oid::pg_catalog.regclass), a.grantee
+      FROM pg_catalog.pg_class c
+      JOIN pg_catalog.pg_depend d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+                                 AND d.objid OPERATOR(pg_catalog.=) c.oid AND d.deptype OPERATOR(pg_catalog.=) 'e'
+      JOIN pg_catalog.pg_extension x ON x.oid OPERATOR(pg_catalog.=) d.refobjid
+                                    AND x.extname OPERATOR(pg_catalog.=) 'idempotency_enforcer'
+     CROSS JOIN LATERAL pg_catalog.aclexplode(coalesce(c.relacl, pg_catalog.acldefault('r', c.relowner))) a
+     WHERE a.grantee OPERATOR(pg_catalog.<>) c.relowner
+  LOOP
+    EXECUTE pg_catalog.format('REVOKE ALL ON %s FROM %s', object.name,
+      CASE WHEN object.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
+           ELSE object.grantee::pg_catalog.regrole::text END);
   END LOOP;
 END
 $privileges$;
 
--- Monitoring sees states and counts, but not every stored key.
-GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
+-- Monitoring sees states and counts, but not every stored key. Where the schema is not open to all, it needs USAGE too:
+-- that is for whoever owns the schema to give.
 GRANT SELECT ON @extschema@.idem_stuck, @extschema@.idem_endpoint_summary, @extschema@.idem_stats TO pg_monitor;
 GRANT EXECUTE ON FUNCTION @extschema@.idem_counters() TO pg_monitor;

@@ -10,7 +10,9 @@ SET search_path = pg_catalog, pg_temp
 -- However small the table was when this was planned, only the index of open claims is read.
 SET enable_seqscan = off
 AS $idem_reconcile$
-#variable_conflict use_column
+DECLARE
+  -- Where the extension is now: its schema may have been renamed since it was created.
+  home regnamespace;
 BEGIN
   IF idem_reconcile.max_claims IS NULL OR idem_reconcile.max_claims < 1 THEN
     RAISE EXCEPTION 'max_claims must be 1 or more'
@@ -24,28 +26,30 @@ BEGIN
             DETAIL = format('It is %s.', coalesce(idem_reconcile.lease::text, 'null')),
             HINT = 'Pass the time in which the claims will be settled; when it has run out, others may take them.';
   END IF;
-  RETURN QUERY
+  SELECT x.extnamespace::regnamespace INTO home FROM pg_extension x WHERE x.extname = 'idempotency_enforcer';
+  RETURN QUERY EXECUTE format($statement$
     WITH stuck AS MATERIALIZED (
       SELECT k.tenant_id, k.endpoint, k.key
-        FROM @extschema@.idempotency_keys k
-        LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint = k.endpoint
+        FROM %1$s.idempotency_keys k
+        LEFT JOIN %1$s.idempotency_endpoints e ON e.endpoint = k.endpoint
        WHERE k.open_since IS NOT NULL
          AND k.open_since < clock_timestamp() - coalesce(e.stuck_after, '60 seconds')
          AND (k.lease_until IS NULL OR k.lease_until <= clock_timestamp())
-         AND (idem_reconcile.only_endpoint IS NULL OR k.endpoint = idem_reconcile.only_endpoint)
+         AND ($3 IS NULL OR k.endpoint = $3)
        ORDER BY k.open_since
-       LIMIT idem_reconcile.max_claims
+       LIMIT $1
          FOR UPDATE OF k SKIP LOCKED),
     taken AS (
-      UPDATE @extschema@.idempotency_keys k
-         SET attempt = k.attempt + 1, lease_until = clock_timestamp() + idem_reconcile.lease
+      UPDATE %1$s.idempotency_keys k
+         SET attempt = k.attempt + 1, lease_until = clock_timestamp() + $2
         FROM stuck s
        WHERE k.tenant_id = s.tenant_id AND k.endpoint = s.endpoint AND k.key = s.key
       RETURNING k.tenant_id, k.endpoint, k.key, k.provider_key, k.attempt, k.recovery_point, k.recovery_state,
                 k.open_since)
     SELECT t.tenant_id, t.endpoint, t.key, t.provider_key, t.attempt, t.recovery_point, t.recovery_state, t.open_since
       FROM taken t
-     ORDER BY t.open_since, t.tenant_id, t.endpoint, t.key;
+     ORDER BY t.open_since, t.tenant_id, t.endpoint, t.key$statement$, home)
+    USING idem_reconcile.max_claims, idem_reconcile.lease, idem_reconcile.only_endpoint;
 END
 $idem_reconcile$;
 

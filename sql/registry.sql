@@ -29,7 +29,10 @@ DECLARE
                                 'expected_writes_per_day'];
   unknown_guess text;
   previous      text;
+  -- Where the extension is now: its schema may have been renamed since it was created.
+  home          regnamespace;
 BEGIN
+  SELECT x.extnamespace::regnamespace INTO home FROM pg_extension x WHERE x.extname = 'idempotency_enforcer';
   IF idem_protect.endpoint IS NULL OR octet_length(idem_protect.endpoint) NOT BETWEEN 1 AND 255 THEN
     RAISE EXCEPTION 'endpoint must have 1 to 255 bytes'
       USING ERRCODE = 'invalid_parameter_value',
@@ -101,21 +104,23 @@ BEGIN
             HINT = 'Make sure that the table may grow to that many rows, or shorten the retry window.';
   END IF;
 
-  SELECT e.effect INTO previous
-    FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = idem_protect.endpoint;
+  EXECUTE format('SELECT e.effect FROM %s.idempotency_endpoints e WHERE e.endpoint = $1', home)
+     INTO previous USING idem_protect.endpoint;
   IF previous <> the_effect THEN
     RAISE NOTICE 'endpoint % changes from % to %', printed, previous, the_effect;
   END IF;
-  INSERT INTO @extschema@.idempotency_endpoints AS e
-         (endpoint, effect, key_required, retry_window, ttl, stuck_after, max_body_bytes,
-          expected_writes_per_day, guesses, notes)
-  VALUES (idem_protect.endpoint, the_effect, coalesce(idem_protect.key_required, true), the_window, the_ttl, the_stuck,
-          idem_protect.max_body_bytes, idem_protect.expected_writes_per_day, the_guesses, idem_protect.notes)
-  ON CONFLICT (endpoint) DO UPDATE
-     SET effect = excluded.effect, key_required = excluded.key_required, retry_window = excluded.retry_window,
-         ttl = excluded.ttl, stuck_after = excluded.stuck_after, max_body_bytes = excluded.max_body_bytes,
-         expected_writes_per_day = excluded.expected_writes_per_day, guesses = excluded.guesses,
-         notes = excluded.notes;
+  EXECUTE format($statement$
+    INSERT INTO %s.idempotency_endpoints AS e
+           (endpoint, effect, key_required, retry_window, ttl, stuck_after, max_body_bytes,
+            expected_writes_per_day, guesses, notes)
+    VALUES ($1, $2, coalesce($3, true), $4, $5, $6, $7, $8, $9, $10)
+    ON CONFLICT (endpoint) DO UPDATE
+       SET effect = excluded.effect, key_required = excluded.key_required, retry_window = excluded.retry_window,
+           ttl = excluded.ttl, stuck_after = excluded.stuck_after, max_body_bytes = excluded.max_body_bytes,
+           expected_writes_per_day = excluded.expected_writes_per_day, guesses = excluded.guesses,
+           notes = excluded.notes$statement$, home)
+    USING idem_protect.endpoint, the_effect, idem_protect.key_required, the_window, the_ttl, the_stuck,
+          idem_protect.max_body_bytes, idem_protect.expected_writes_per_day, the_guesses, idem_protect.notes;
 END
 $idem_protect$;
 
@@ -130,12 +135,17 @@ SET search_path = pg_catalog, pg_temp
 AS $idem_unprotect$
 #variable_conflict use_column
 DECLARE
-  alive bigint;
+  alive   bigint;
+  removed bigint;
+  home    regnamespace;
 BEGIN
+  SELECT x.extnamespace::regnamespace INTO home FROM pg_extension x WHERE x.extname = 'idempotency_enforcer';
   IF idem_unprotect.force IS NOT TRUE THEN
-    SELECT count(*) INTO alive
-      FROM @extschema@.idempotency_keys k
-     WHERE k.endpoint = idem_unprotect.endpoint AND (k.status = 'in_progress' OR k.expires_at > now());
+    EXECUTE format($statement$
+      SELECT count(*)
+        FROM %s.idempotency_keys k
+       WHERE k.endpoint = $1 AND (k.status = 'in_progress' OR k.expires_at > now())$statement$, home)
+       INTO alive USING idem_unprotect.endpoint;
     IF alive > 0 THEN
       RAISE EXCEPTION 'endpoint % has % keys that are still alive', to_json(idem_unprotect.endpoint), alive
         USING ERRCODE = 'object_in_use',
@@ -143,8 +153,10 @@ BEGIN
               HINT = 'Wait until they have expired, or pass force => true. The rows stay either way.';
     END IF;
   END IF;
-  DELETE FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = idem_unprotect.endpoint;
-  RETURN FOUND;
+  EXECUTE format('DELETE FROM %s.idempotency_endpoints e WHERE e.endpoint = $1', home)
+    USING idem_unprotect.endpoint;
+  GET DIAGNOSTICS removed = ROW_COUNT;
+  RETURN removed > 0;
 END
 $idem_unprotect$;
 

@@ -170,24 +170,30 @@ fn arrive(tables: &Tables, request: Request) -> Result<Arrival, Refusal> {
     let scope = match key {
         Ok(key) => Scope { tenant, endpoint, key },
         Err(KeyFault::Missing) => {
-            let seen = tables.look_up(&endpoint, None, &hash, Mode::Read);
-            let required = seen.endpoint.is_none_or(|e| e.key_required);
+            let required = tables.endpoint(&endpoint).is_none_or(|e| e.key_required);
             return Ok(if required { Arrival::Problem(Problem::KeyMissing) } else { Arrival::Unprotected });
         }
         Err(fault) => return Ok(Arrival::Problem(Problem::KeyInvalid(fault))),
     };
+    // A ttl that cannot be right is refused whatever the outcome; otherwise only a first arrival needs the registration.
+    let rules = match ttl {
+        Some(_) => Some(Rules::of(tables.endpoint(&scope.endpoint), ttl, &scope)?),
+        None => None,
+    };
     let patience = Patience::new(wait);
     let mut lost_races = 0;
     loop {
-        let seen = tables.look_up(&scope.endpoint, Some(&scope), &hash, Mode::Read);
-        let ttl = effective_ttl(ttl, seen.endpoint.as_ref(), &scope)?;
+        let seen = tables.look_up(&scope, &hash, Mode::Read);
         match seen {
-            Seen { verdict: Verdict::Replay, response: Some(response), .. } => return Ok(Arrival::Replay(response)),
+            Seen { verdict: Verdict::Replay, response: Some(response) } => return Ok(Arrival::Replay(response)),
             Seen { verdict: Verdict::KeyReused, .. } => return Ok(Arrival::Problem(Problem::KeyReused)),
-            Seen { verdict: Verdict::First | Verdict::TakeOver, ref endpoint, .. } => {
+            Seen { verdict: Verdict::First | Verdict::TakeOver, .. } => {
                 if let Some(gate) = Gate::try_enter(&scope) {
-                    let taken = take(tables, &scope, &hash, endpoint.as_ref(), seen.verdict, ttl);
-                    if let Some(execute) = taken {
+                    let rules = match rules {
+                        Some(rules) => rules,
+                        None => Rules::of(tables.endpoint(&scope.endpoint), None, &scope)?,
+                    };
+                    if let Some(execute) = take(tables, &scope, &hash, &rules, seen.verdict) {
                         gate.keep();
                         return Ok(execute);
                     }
@@ -205,7 +211,7 @@ fn arrive(tables: &Tables, request: Request) -> Result<Arrival, Refusal> {
             return Ok(Arrival::Problem(Problem::InProgress));
         }
         if transaction::snapshot_is_fixed() {
-            let latest = tables.look_up(&scope.endpoint, Some(&scope), &hash, Mode::ReadLatest);
+            let latest = tables.look_up(&scope, &hash, Mode::ReadLatest);
             if latest.verdict != seen.verdict {
                 return Err(Refusal::too_new_to_see(&scope));
             }
@@ -216,42 +222,47 @@ fn arrive(tables: &Tables, request: Request) -> Result<Arrival, Refusal> {
 }
 
 /// Inserts the claim, or puts it in the place of an expired row; `None` when somebody else was faster.
-fn take(
-    tables: &Tables,
-    scope: &Scope,
-    hash: &RequestHash,
-    endpoint: Option<&Endpoint>,
-    verdict: Verdict,
-    ttl: Interval,
-) -> Option<Arrival> {
-    let external = endpoint.is_some_and(|e| e.external);
-    let guarded = endpoint.is_some() && !external;
+fn take(tables: &Tables, scope: &Scope, hash: &RequestHash, rules: &Rules, verdict: Verdict) -> Option<Arrival> {
     let claim = NewClaim {
         scope,
         request_hash: hash,
-        provider_key: external.then(|| fingerprint::provider_key(scope, hash)),
-        may_stay_open: !guarded,
-        ttl,
+        provider_key: rules.external.then(|| fingerprint::provider_key(scope, hash)),
+        may_stay_open: !rules.guarded,
+        ttl: rules.ttl,
     };
     let expires_at = match verdict {
         Verdict::First => tables.insert(&claim),
         _ => tables.take_over(&claim),
     }?;
-    guard::opened(tables, scope, guarded);
+    guard::opened(tables, scope, rules.guarded);
     Some(Arrival::Execute { attempt: 1, provider_key: claim.provider_key, expires_at })
 }
 
-/// The call's ttl, else the endpoint's, else 24 hours; `22023` when the call's does not outlast the retry window.
-fn effective_ttl(given: Option<Interval>, endpoint: Option<&Endpoint>, scope: &Scope) -> Result<Interval, Refusal> {
-    match (given, endpoint) {
-        (Some(ttl), Some(endpoint)) if ttl.as_micros() <= endpoint.retry_window.as_micros() => Err(Refusal::invalid(
-            format!("ttl must be above the retry window of endpoint {:?}", scope.endpoint),
-            "A result that is forgotten while its client still retries is executed again.",
-            "Leave ttl out to use the endpoint's, or pass a longer one.",
-        )),
-        (Some(ttl), _) => Ok(in_elapsed_time(ttl)),
-        (None, Some(endpoint)) => Ok(in_elapsed_time(endpoint.ttl)),
-        (None, None) => Ok(Interval::from_hours(24)),
+/// What holds for a new claim of an endpoint.
+#[derive(Clone, Copy)]
+struct Rules {
+    external: bool,
+    /// The commit guard holds: registered, and not external.
+    guarded: bool,
+    ttl: Interval,
+}
+
+impl Rules {
+    /// The call's ttl, else the endpoint's, else 24 hours; `22023` when the call's does not outlast the retry window.
+    fn of(endpoint: Option<Endpoint>, ttl: Option<Interval>, scope: &Scope) -> Result<Rules, Refusal> {
+        let (external, guarded, own_ttl, window) = match endpoint {
+            Some(e) => (e.external, !e.external, e.ttl, e.retry_window.as_micros()),
+            None => (false, false, Interval::from_hours(24), 0),
+        };
+        match ttl {
+            Some(ttl) if ttl.as_micros() <= window => Err(Refusal::invalid(
+                "ttl must be above the endpoint's retry window",
+                "A result that is forgotten while its client still retries is executed again.",
+                "Leave ttl out to use the endpoint's, or pass a longer one.",
+            )
+            .naming(&scope.endpoint, Some(&scope.key))),
+            given => Ok(Rules { external, guarded, ttl: in_elapsed_time(given.unwrap_or(own_ttl)) }),
+        }
     }
 }
 

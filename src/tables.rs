@@ -46,9 +46,8 @@ pub struct Response {
     pub expires_at: Option<TimestampWithTimeZone>,
 }
 
-/// What is known of an endpoint and a scope when a request arrives.
+/// What is known of a scope when a request arrives.
 pub struct Seen {
-    pub endpoint: Option<Endpoint>,
     pub verdict: Verdict,
     /// Read only for [`Verdict::Replay`]: without the right body, a stored response cannot be read.
     pub response: Option<Response>,
@@ -121,43 +120,37 @@ impl Tables {
         self.schema
     }
 
-    /// The endpoint's registration and what the stored row means for this request.
-    ///
-    /// `scope` is `None` for a request without a key. Takes no lock and writes nothing.
-    pub fn look_up(&self, endpoint: &str, scope: Option<&Scope>, hash: &RequestHash, mode: Mode) -> Seen {
-        let args = [
-            Value::optional(scope, |s| Value::text(&s.tenant)),
-            Value::text(endpoint),
-            Value::optional(scope, |s| Value::text(&s.key)),
-            Value::payload(hash),
-        ];
+    /// What the stored row means for this request. Takes no lock and writes nothing.
+    pub fn look_up(&self, scope: &Scope, hash: &RequestHash, mode: Mode) -> Seen {
+        let [tenant, endpoint, key] = scope_args(scope);
         let read = |row: &Row| {
-            let endpoint = row.bool(0).map(|external| Endpoint {
-                external,
-                key_required: row.bool(1).unwrap_or(true),
-                retry_window: row.interval(2).unwrap_or_else(|| Interval::from_hours(24)),
-                ttl: row.interval(3).unwrap_or_else(|| Interval::from_hours(48)),
-            });
-            let verdict = judge(row.bool(4).map(|finished| Facts {
-                finished,
-                expired: row.bool(5).unwrap_or(false),
-                same_body: row.bool(6).unwrap_or(false),
+            let verdict = judge(Some(Facts {
+                finished: row.bool(0).unwrap_or(false),
+                expired: row.bool(1).unwrap_or(false),
+                same_body: row.bool(2).unwrap_or(false),
             }));
             let response = (verdict == Verdict::Replay).then(|| Response {
-                code: row.int(7),
-                headers: row.payload(8),
-                body: row.payload(9),
-                resource_ref: row.payload(10),
-                attempt: row.int(11),
-                provider_key: row.uuid(12),
-                expires_at: row.timestamptz(13),
+                code: row.int(3),
+                headers: row.payload(4),
+                body: row.payload(5),
+                resource_ref: row.payload(6),
+                attempt: row.int(7),
+                provider_key: row.uuid(8),
+                expires_at: row.timestamptz(9),
             });
-            Seen { endpoint, verdict, response }
+            Seen { verdict, response }
         };
-        self.first(Statement::LookUp, &args, mode, read).unwrap_or(Seen {
-            endpoint: None,
-            verdict: Verdict::First,
-            response: None,
+        let args = [tenant, endpoint, key, Value::payload(hash)];
+        self.first(Statement::LookUp, &args, mode, read).unwrap_or(Seen { verdict: judge(None), response: None })
+    }
+
+    /// What the endpoint is registered as; `None` when it is not.
+    pub fn endpoint(&self, endpoint: &str) -> Option<Endpoint> {
+        self.first(Statement::Endpoint, &[Value::text(endpoint)], Mode::Read, |row| Endpoint {
+            external: row.bool(0).unwrap_or(true),
+            key_required: row.bool(1).unwrap_or(true),
+            retry_window: row.interval(2).unwrap_or_else(|| Interval::from_hours(24)),
+            ttl: row.interval(3).unwrap_or_else(|| Interval::from_hours(48)),
         })
     }
 

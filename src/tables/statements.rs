@@ -12,6 +12,7 @@ use std::ffi::CStr;
 #[derive(Clone, Copy)]
 pub enum Statement {
     LookUp,
+    Endpoint,
     Insert,
     TakeOver,
     Finish,
@@ -28,13 +29,17 @@ pub enum Statement {
 
 /// $1 tenant, $2 endpoint, $3 key, $4 request hash.
 const LOOK_UP: &str = "
-SELECT e.effect = 'external', e.key_required, e.retry_window, e.ttl,
-       k.status <> 'in_progress', k.expires_at <= now(), k.request_hash = $4,
+SELECT k.status <> 'in_progress', k.expires_at <= now(), k.request_hash = $4,
        k.response_code, k.response_headers, k.response_body, k.resource_ref,
        k.attempt, k.provider_key, k.expires_at
-  FROM (SELECT 1) AS request
-  LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint = $2
-  LEFT JOIN @extschema@.idempotency_keys k ON k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3";
+  FROM @extschema@.idempotency_keys k
+ WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3";
+
+/// $1 endpoint.
+const ENDPOINT: &str = "
+SELECT e.effect = 'external', e.key_required, e.retry_window, e.ttl
+  FROM @extschema@.idempotency_endpoints e
+ WHERE e.endpoint = $1";
 
 /// $1 tenant, $2 endpoint, $3 key, $4 request hash, $5 provider key, $6 may stay open, $7 ttl.
 const INSERT: &str = "
@@ -166,6 +171,7 @@ impl Statement {
     pub fn sql(self, schema: &CStr) -> Vec<u8> {
         let text = match self {
             Statement::LookUp => LOOK_UP,
+            Statement::Endpoint => ENDPOINT,
             Statement::Insert => INSERT,
             Statement::TakeOver => TAKE_OVER,
             Statement::Finish => FINISH,
@@ -186,6 +192,7 @@ impl Statement {
     pub fn types(self) -> &'static [BuiltinOid] {
         match self {
             Statement::LookUp => &[TEXT, TEXT, TEXT, BYTEA],
+            Statement::Endpoint => &[TEXT],
             Statement::Insert | Statement::TakeOver => &[TEXT, TEXT, TEXT, BYTEA, UUID, BOOL, INTERVAL],
             Statement::Finish | Statement::Obstacle => &[TEXT, TEXT, TEXT, TEXT, INT4, INT4, JSONB, BYTEA, TEXT, INT4],
             Statement::Release => &[TEXT, TEXT, TEXT, INT4],
