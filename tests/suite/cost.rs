@@ -194,6 +194,22 @@ fn statements_are_planned_once_a_backend() {
     assert!(nested <= 2, "{nested}");
 }
 
+/// A setting that is common behind poolers, for the sake of the application's own statements.
+#[test]
+fn a_session_that_forces_custom_plans_does_not_plan_ours_anew() {
+    const CALLS: usize = 20;
+    let cluster = quiet_cluster(&["log_planner_stats = on"]);
+    let db = protected(&cluster);
+    let plannings = || cluster.log().matches("PLANNER STATISTICS").count();
+    let mut app = Application::new(db.admin());
+    app.client.batch_execute("SET plan_cache_mode = force_custom_plan").unwrap();
+    app.execute("k", b"answer");
+    app.claim("k");
+    let before = plannings();
+    (0..CALLS).for_each(|_| assert_eq!(app.claim("k"), "replay"));
+    assert_eq!(plannings() - before, CALLS, "the client's own statement, each time, and nothing else");
+}
+
 /// The scans of the tables that this transaction has made so far.
 fn scans(tx: &mut postgres::Transaction) -> (i64, i64) {
     let sql = "SELECT sum(seq_scan)::int8, sum(idx_scan)::int8 FROM pg_stat_xact_user_tables WHERE relname LIKE 'idempotency\\_%'";

@@ -141,3 +141,16 @@ fn no_view_has_bodies_headers_or_hashes() {
         }
     }
 }
+
+/// A violated constraint would print the row. In a database without an encoding, a character has up to four bytes.
+#[test]
+fn no_constraint_prints_a_row_with_its_request_hash() {
+    let db = Cluster::shared().empty_database("ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0");
+    let mut c = db.admin();
+    c.batch_execute("CREATE EXTENSION idempotency_enforcer").unwrap();
+    let key = "\u{1f600}".repeat(255);
+    match c.claim("t", "POST /x", &key, REQUEST.as_bytes()) {
+        Ok(arrival) => assert_eq!(arrival.outcome, "execute"),
+        Err(error) => panic!("{}", fields(error.as_db_error().unwrap())),
+    }
+}
