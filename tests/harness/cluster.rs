@@ -256,7 +256,8 @@ fn template(installation: &Installation) -> PathBuf {
     root.join("data")
 }
 
-fn free_port() -> u16 {
+/// A port of 127.0.0.1 that nobody listens on.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("its address").port()
 }

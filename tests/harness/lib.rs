@@ -11,7 +11,7 @@ mod installation;
 mod relay;
 mod wait;
 
-pub use cluster::{Cluster, Shutdown};
+pub use cluster::{free_port, Cluster, Shutdown};
 pub use database::{Arrival, Calls, Database};
 pub use failure::Failure;
 pub use installation::Installation;
