@@ -9,6 +9,7 @@ mod database;
 mod failure;
 mod installation;
 mod relay;
+mod session;
 mod wait;
 
 pub use cluster::{free_port, Cluster, Shutdown};
@@ -16,4 +17,5 @@ pub use database::{Arrival, Calls, Database};
 pub use failure::Failure;
 pub use installation::Installation;
 pub use relay::Relay;
+pub use session::{at_once, sqlstate, Background};
 pub use wait::{wait_for, wait_until};

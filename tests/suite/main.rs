@@ -10,6 +10,7 @@ mod drivers;
 mod guard;
 mod isolation;
 mod lifecycle;
+mod payments;
 mod privileges;
 mod races;
 mod random;
