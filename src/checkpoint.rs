@@ -1,6 +1,6 @@
 //! `idem_checkpoint`: how far an external operation has come, stored with the local step that it belongs to.
 
-use crate::finish::{missing, read_claimed_scope, FIRST_ATTEMPT};
+use crate::finish::{check_is_owned, missing, read_claimed_scope, FIRST_ATTEMPT};
 use crate::pg::entry::{sql_function, Answer, Args};
 use crate::pg::spi::Mode;
 use crate::refusal::Refusal;
@@ -35,13 +35,7 @@ fn checkpoint(args: &Args) -> Result<Answer, Refusal> {
         }
         match tables.state(&scope, Mode::Read) {
             None => return Err(missing(&tables, &scope)),
-            Some((status, stored)) if stored != attempt => {
-                return Err(Refusal::stale_attempt(&scope, &status, stored, attempt));
-            }
-            Some((status, _)) if status != "in_progress" => {
-                return Err(Refusal::already_finished(&scope, &status, "idem_checkpoint"));
-            }
-            Some(_) => {} // released and claimed again between the two statements
+            Some(found) => check_is_owned(&tables, &scope, &found, attempt, "idem_checkpoint")?,
         }
     }
 }

@@ -189,6 +189,11 @@ fn arrive(tables: &Tables, request: Request) -> Result<Arrival, Refusal> {
             Seen { verdict: Verdict::KeyReused, .. } => return Ok(Arrival::Problem(Problem::KeyReused)),
             Seen { verdict: Verdict::First | Verdict::TakeOver, .. } => {
                 if let Some(gate) = Gate::try_enter(&scope) {
+                    // Inserting would wait for whoever is deleting a row that this snapshot does not show.
+                    let fixed = transaction::snapshot_is_fixed();
+                    if fixed && tables.look_up(&scope, &hash, Mode::ReadLatest).verdict != seen.verdict {
+                        return Err(Refusal::too_new_to_see(&scope));
+                    }
                     let rules = match rules {
                         Some(rules) => rules,
                         None => Rules::of(tables.endpoint(&scope.endpoint), None, &scope)?,

@@ -86,6 +86,7 @@ fn finish(args: &Args, status: &'static str, body: Option<Cow<[u8]>>) -> Result<
             return Ok(Answer::Void);
         }
         let Some(found) = tables.obstacle(&outcome) else { return Err(missing(&tables, &scope)) };
+        check_is_latest(&tables, &scope, &found.status, found.attempt)?;
         if found.attempt != outcome.attempt {
             return Err(Refusal::stale_attempt(&scope, &found.status, found.attempt, outcome.attempt));
         }
@@ -121,13 +122,7 @@ fn release(args: &Args) -> Result<Answer, Refusal> {
         match tables.state(&scope, Mode::Read) {
             None if is_too_new_to_see(&tables, &scope) => return Err(Refusal::too_new_to_see(&scope)),
             None => return Ok(Answer::Bool(false)),
-            Some((status, stored)) if stored != attempt => {
-                return Err(Refusal::stale_attempt(&scope, &status, stored, attempt));
-            }
-            Some((status, _)) if status != "in_progress" => {
-                return Err(Refusal::already_finished(&scope, &status, "idem_release"));
-            }
-            Some(_) => {} // claimed between the two statements: release that
+            Some(found) => check_is_owned(&tables, &scope, &found, attempt, "idem_release")?,
         }
     }
 }
@@ -140,6 +135,35 @@ pub fn read_claimed_scope(args: &Args) -> Result<Scope, Refusal> {
         Ok(key) => Ok(Scope { tenant, endpoint, key }),
         Err(_) => Err(Refusal::unclaimable_key(&endpoint)),
     }
+}
+
+/// Refuses unless the row that stood in the way is, by now, this attempt's open claim: then it was released and claimed
+/// again between the two statements, and the call is repeated.
+pub fn check_is_owned(
+    tables: &Tables,
+    scope: &Scope,
+    (status, stored): &(String, i32),
+    attempt: i32,
+    function: &str,
+) -> Result<(), Refusal> {
+    check_is_latest(tables, scope, status, *stored)?;
+    if *stored != attempt {
+        return Err(Refusal::stale_attempt(scope, status, *stored, attempt));
+    }
+    if status != "in_progress" {
+        return Err(Refusal::already_finished(scope, status, function));
+    }
+    Ok(())
+}
+
+/// Where the snapshot is fixed, what it shows may be long past: an answer is given on what is stored now, or not at all.
+fn check_is_latest(tables: &Tables, scope: &Scope, status: &str, attempt: i32) -> Result<(), Refusal> {
+    let is_past = transaction::snapshot_is_fixed()
+        && tables.state(scope, Mode::ReadLatest).is_none_or(|(s, a)| s != status || a != attempt);
+    if is_past {
+        return Err(Refusal::too_new_to_see(scope));
+    }
+    Ok(())
 }
 
 /// Why there is no row to finish: none at all, or one that is too new to see.

@@ -9,6 +9,7 @@ fn give_away(db: &Database) -> String {
     db.admin()
         .batch_execute(&format!(
             "ALTER TABLE idempotency_keys OWNER TO {owner}; ALTER TABLE idempotency_endpoints OWNER TO {owner};
+             GRANT EXECUTE ON FUNCTION idem_row_is_well_formed TO {owner};
              GRANT USAGE ON SCHEMA public TO {owner}"
         ))
         .unwrap();

@@ -85,6 +85,7 @@ fn row_level_security_on_the_tables_changes_nothing_for_the_functions() {
     let mut early = db.connect_as(&role);
     whole_round(&mut early, "public", "early");
     let mut admin = db.admin();
+    admin.batch_execute(&format!("GRANT EXECUTE ON FUNCTION idem_row_is_well_formed TO {owner}")).unwrap();
     for table in ["idempotency_keys", "idempotency_endpoints"] {
         admin
             .batch_execute(&format!(
