@@ -7,6 +7,8 @@ mod waiting;
 
 use crate::payments::*;
 use harness::{at_once, Calls, Cluster};
+use postgres::NoTls;
+use std::sync::mpsc::channel;
 
 /// Pays once: claims, and works if told to. The outcome and what the client is sent.
 fn pay(client: &mut postgres::Client, key: &str) -> (String, Option<Vec<u8>>) {
@@ -64,6 +66,30 @@ fn whoever_comes_while_the_first_is_open_is_answered_at_once() {
     charge(&mut second, "something else");
     run(&mut second, "COMMIT");
     assert_eq!((charges(&mut first, "k"), charges(&mut first, "something else")), (1, 2));
+}
+
+/// Duplicates are everyday: they must not fill the log or trouble the client's own handling of warnings.
+#[test]
+fn no_outcome_comes_with_a_warning() {
+    let db = shop(Cluster::shared());
+    let mut holder = db.admin();
+    run(&mut holder, "BEGIN");
+    expect(&mut holder, PAY, "k", "execute");
+    let (notices, seen) = channel();
+    let mut config = db.cluster().config(db.name(), "postgres");
+    config.notice_callback(move |notice| notices.send(notice.to_string()).expect("the test listens"));
+    let mut client = config.connect(NoTls).expect("a connection");
+    expect(&mut client, PAY, "k", "in_progress");
+    assert_eq!(client.claim_waiting(TENANT, PAY, "k", BODY, "20 ms").unwrap().outcome, "in_progress");
+    work(&mut holder, PAY, "k");
+    run(&mut holder, "COMMIT");
+    pay(&mut client, "k");
+    pay(&mut client, "new");
+    assert_eq!(client.claim(TENANT, PAY, "k", b"another").unwrap().outcome, "key_reused");
+    expire(&mut holder, "k");
+    run(&mut holder, "BEGIN; SELECT idem_sweep()");
+    expect(&mut client, PAY, "k", "in_progress");
+    assert_eq!(seen.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
 }
 
 #[test]

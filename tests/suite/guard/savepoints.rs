@@ -153,3 +153,17 @@ fn an_error_in_a_claim_itself_undoes_only_its_block() {
     run(&mut client, "COMMIT");
     assert_eq!((charges(&mut client, "k"), stored(&mut client, "other")), (1, 0));
 }
+
+/// The row goes by other means, is claimed anew, and comes back with the rollback: it is as open as before.
+#[test]
+fn a_claim_that_comes_back_with_a_rollback_is_guarded() {
+    let db = shop(Cluster::shared());
+    let mut client = db.admin();
+    run(&mut client, "BEGIN");
+    expect(&mut client, PAY, "k", "execute");
+    run(&mut client, "SAVEPOINT s; DELETE FROM idempotency_keys");
+    expect(&mut client, PAY, "k", "execute");
+    run(&mut client, "ROLLBACK TO s");
+    refused(&mut client, "COMMIT", PAY, "k");
+    nothing_is_left(&db, "k");
+}

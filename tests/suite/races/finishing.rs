@@ -18,7 +18,7 @@ fn second_of_two(first: Finish, end: &str, second: Finish) -> (String, Option<St
     expect(&mut client, CHARGE, "k", "execute");
     run(&mut client, "BEGIN");
     first(&mut client).unwrap();
-    let waiting = Background::run(db.admin(), move |c| second(c));
+    let waiting = Background::run(db.admin(), second);
     waiting.until_waiting_for("Lock", &mut db.admin());
     run(&mut client, end);
     let state = match waiting.join().0 {

@@ -85,3 +85,25 @@ fn nothing_is_locked_after_the_transaction() {
     assert!(client.claim(TENANT, PAY, "k", BODY).is_err(), "left open at autocommit");
     assert_eq!(client.value::<i64>(left), 0);
 }
+
+/// A cursor that fails gives up what it has locked, but a claim that it made before belongs to the transaction.
+#[test]
+fn a_gate_outlasts_the_cursor_that_claimed() {
+    let db = shop(Cluster::shared());
+    let (mut holder, mut other) = (db.admin(), db.admin());
+    run(
+        &mut holder,
+        &format!(
+            "BEGIN;
+             DECLARE claims CURSOR FOR SELECT outcome, 1 / (2 - i) FROM generate_series(1, 2) i,
+               LATERAL idem_claim('{TENANT}', '{PAY}', 'k ' || i, 'body'::text);
+             FETCH 1 FROM claims; SAVEPOINT s"
+        ),
+    );
+    assert!(holder.batch_execute("FETCH 1 FROM claims").is_err());
+    run(&mut holder, "ROLLBACK TO s");
+    assert_eq!(holder.value::<String>("SELECT key FROM idempotency_keys"), "k 1", "still claimed");
+    // A lock that is waited for becomes an error, so that the test ends.
+    run(&mut other, "SET lock_timeout = '3 s'");
+    assert_eq!(other.claim(TENANT, PAY, "k 1", b"body").unwrap().outcome, "in_progress");
+}
