@@ -10,8 +10,9 @@ SELECT k.tenant_id,
        pg_catalog.octet_length(k.response_body) AS body,
        pg_catalog.make_interval(secs => pg_catalog.floor(
          extract(epoch FROM pg_catalog.now() OPERATOR(pg_catalog.-) k.created_at))::float8) AS age,
-       pg_catalog.make_interval(secs => pg_catalog.floor(
-         extract(epoch FROM k.expires_at OPERATOR(pg_catalog.-) pg_catalog.now()))::float8) AS ttl
+       CASE WHEN k.status OPERATOR(pg_catalog.<>) 'in_progress' THEN
+         pg_catalog.make_interval(secs => greatest(0, pg_catalog.floor(
+           extract(epoch FROM k.expires_at OPERATOR(pg_catalog.-) pg_catalog.now()))::float8)) END AS ttl
   FROM @extschema@.idempotency_keys k;
 
 COMMENT ON VIEW @extschema@.idem_keys IS 'Every stored key, without hashes and bodies.';
@@ -22,7 +23,7 @@ COMMENT ON COLUMN @extschema@.idem_keys.status IS 'in_progress, succeeded or fai
 COMMENT ON COLUMN @extschema@.idem_keys.code IS 'The stored HTTP status.';
 COMMENT ON COLUMN @extschema@.idem_keys.body IS 'Bytes of the stored body; NULL: none.';
 COMMENT ON COLUMN @extschema@.idem_keys.age IS 'Time since the first attempt.';
-COMMENT ON COLUMN @extschema@.idem_keys.ttl IS 'Time left until a finished row expires; negative: due for the sweep.';
+COMMENT ON COLUMN @extschema@.idem_keys.ttl IS 'Time left until a finished row expires; zero: due for the sweep. A row in progress never expires.';
 
 -- Wide, for \x: all that is known of a claim that somebody has to settle.
 CREATE VIEW @extschema@.idem_open_claims AS

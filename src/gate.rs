@@ -15,7 +15,7 @@ impl Gate {
     /// `None` when another transaction is inside.
     pub fn try_enter(scope: &Scope) -> Option<Gate> {
         let id = scope.lock_id();
-        locks::try_lock(id).then_some(Gate { lock: Some(id) })
+        locks::try_lock(id).then(|| Gate { lock: Some(id) })
     }
 
     /// Stays inside until the transaction ends.

@@ -83,7 +83,8 @@ impl Refusal {
     pub fn tenant_setting_overridden() -> Self {
         Refusal {
             sqlstate: INSUFFICIENT_PRIVILEGE,
-            message: "the session has tried to override idempotency_enforcer.tenant_setting".into(),
+            message: "tenant_id cannot be checked: the session has tried to override idempotency_enforcer.tenant_setting"
+                .into(),
             detail: "It set the setting before the library was loaded, so the administrator's value may be lost.".into(),
             hint: "Connect without it. With idempotency_enforcer in shared_preload_libraries the attempt is refused at once."
                 .into(),

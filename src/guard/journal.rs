@@ -10,7 +10,8 @@ use std::collections::HashMap;
 pub type Sub = u32;
 
 enum Step {
-    Opened(Scope),
+    /// With the claim of the same scope that was open before, whose row has gone by other means.
+    Opened(Scope, Option<Claim>),
     Closed(Scope, Claim),
 }
 
@@ -33,8 +34,8 @@ pub struct Journal {
 impl Journal {
     pub fn opened(&mut self, sub: Sub, scope: Scope, guarded: bool) {
         self.claims += 1;
-        self.open.insert(scope.clone(), Claim { guarded, order: self.claims });
-        self.steps.push((sub, Step::Opened(scope)));
+        let before = self.open.insert(scope.clone(), Claim { guarded, order: self.claims });
+        self.steps.push((sub, Step::Opened(scope, before)));
     }
 
     /// Ignores a claim that is not of this transaction.
@@ -64,10 +65,10 @@ impl Journal {
     pub fn sub_aborted(&mut self, sub: Sub) {
         while self.steps.last().is_some_and(|(of, _)| *of == sub) {
             match self.steps.pop() {
-                Some((_, Step::Opened(scope))) => {
+                Some((_, Step::Opened(scope, None))) => {
                     self.open.remove(&scope);
                 }
-                Some((_, Step::Closed(scope, claim))) => {
+                Some((_, Step::Opened(scope, Some(claim)) | Step::Closed(scope, claim))) => {
                     self.open.insert(scope, claim);
                 }
                 None => {}
@@ -125,6 +126,16 @@ mod tests {
         assert_eq!(open(&j), ["b"]);
         j.sub_aborted(2);
         assert_eq!(open(&j), ["a"]);
+    }
+
+    #[test]
+    fn a_claim_whose_row_went_by_other_means_comes_back_with_it() {
+        let k = scope("t", "e", "k");
+        let mut j = Journal::default();
+        j.opened(1, k.clone(), true);
+        j.opened(2, k.clone(), true);
+        j.sub_aborted(2);
+        assert_eq!(open(&j), ["k"]);
     }
 
     #[test]

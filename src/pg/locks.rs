@@ -26,12 +26,28 @@ fn tag(id: u64) -> pg_sys::LOCKTAG {
 /// Raises `53200` where the shared lock table is full.
 pub fn try_lock(id: u64) -> bool {
     // SAFETY: the tag outlives the call; the lock table copies it.
-    let result = unsafe { pg_sys::LockAcquire(&tag(id), pg_sys::ExclusiveLock as pg_sys::LOCKMODE, false, true) };
+    let result = owned_by_transaction(|| unsafe {
+        pg_sys::LockAcquire(&tag(id), pg_sys::ExclusiveLock as pg_sys::LOCKMODE, false, true)
+    });
     result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
 }
 
 /// Gives one acquisition of the lock back before the transaction ends.
 pub fn unlock(id: u64) {
     // SAFETY: as above; only called by the holder.
-    unsafe { pg_sys::LockRelease(&tag(id), pg_sys::ExclusiveLock as pg_sys::LOCKMODE, false) };
+    owned_by_transaction(|| unsafe { pg_sys::LockRelease(&tag(id), pg_sys::ExclusiveLock as pg_sys::LOCKMODE, false) });
+}
+
+/// Makes the lock belong to the (sub)transaction, as the row does that it gates, and not to the portal that happens to
+/// run: a cursor that fails would take it along and leave the row.
+fn owned_by_transaction<R>(body: impl FnOnce() -> R) -> R {
+    // SAFETY: the innermost transaction's owner outlives the call. An ERROR in between aborts the (sub)transaction, which
+    // sets the current owner anew.
+    unsafe {
+        let before = pg_sys::CurrentResourceOwner;
+        pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;
+        let result = body();
+        pg_sys::CurrentResourceOwner = before;
+        result
+    }
 }

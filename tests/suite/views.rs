@@ -146,8 +146,8 @@ fn idem_endpoint_summary_counts_registered_and_unregistered_endpoints() {
     assert_eq!(
         c.value::<String>(summary).lines().collect::<Vec<_>>(),
         [
-            "POST /v1/refunds|unregistered|24:00:00|1|0|0|0|2 days 03:04:05",
             "POST /v1/payments|external|30:00:00|60:00:00|3|1|1|1|2 days 03:04:05",
+            "POST /v1/refunds|unregistered|24:00:00|1|0|0|0|2 days 03:04:05",
             "POST /v1/transfers|transaction|24:00:00|48:00:00|0|0|0|0",
         ]
     );
