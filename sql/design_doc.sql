@@ -1,7 +1,7 @@
 -- The design document: Markdown from the live registry and settings, for reviews and audits.
 
 -- Literal text inside Markdown, also in a table cell. Names become code; what is written for people stays prose.
-CREATE FUNCTION @extschema@.idem_markdown(value text, as_code boolean DEFAULT false)
+CREATE FUNCTION @extschema@.idem_markdown(value text, as_code boolean)
 RETURNS text
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -67,6 +67,8 @@ SET timezone = 'UTC'
 SET enable_seqscan = off
 AS $idem_design_doc$
 #variable_conflict use_column
+-- idem_markdown() is called with exactly its types: an overload that somebody else has put into the schema never matches
+-- better, and so never runs with our rights.
 DECLARE
   -- From this many rows on, the table's own size says what a row takes. Below: rows with a response of 300 bytes.
   enough_rows   CONSTANT real := 10000;
@@ -104,9 +106,9 @@ $md$# Idempotency design of database %s
   figures, the same registry and settings give the same text.
 - Extension: idempotency_enforcer %s in schema %s, on PostgreSQL %s.
 - A value marked *(guess)* was registered as one: confirm it before relying on what follows from it.
-$md$, @extschema@.idem_markdown(current_database()), to_char(now(), 'YYYY-MM-DD HH24:MI:SS "UTC"'),
-      @extschema@.idem_markdown(x.extversion), @extschema@.idem_markdown(schema_name),
-      @extschema@.idem_markdown(split_part(current_setting('server_version'), ' ', 1)))
+$md$, @extschema@.idem_markdown(current_database()::text, false), to_char(now(), 'YYYY-MM-DD HH24:MI:SS "UTC"'),
+      @extschema@.idem_markdown(x.extversion, false), @extschema@.idem_markdown(schema_name, false),
+      @extschema@.idem_markdown(split_part(current_setting('server_version'), ' ', 1), false))
     INTO extension, doc
     FROM pg_extension x WHERE x.extname = 'idempotency_enforcer';
 
@@ -119,7 +121,7 @@ $md$, @extschema@.idem_markdown(current_database()), to_char(now(), 'YYYY-MM-DD 
            CASE WHEN e.key_required THEN 'yes' ELSE 'no' END || g.marks[5],
            coalesce(e.max_body_bytes::text, (setting ->> 'max_body_bytes') || ' (setting)') || g.marks[6],
            coalesce(to_char(e.expected_writes_per_day, digits) || g.marks[7], 'unknown'),
-           @extschema@.idem_markdown(e.notes)), E'\n' ORDER BY e.endpoint)
+           @extschema@.idem_markdown(e.notes, false)), E'\n' ORDER BY e.endpoint)
     INTO part
     FROM @extschema@.idempotency_endpoints e
    CROSS JOIN LATERAL (
@@ -378,8 +380,8 @@ $md$, (SELECT @extschema@.idem_markdown(pg_get_userbyid(c.relowner)::text, true)
               WHERE d.classid = 'pg_proc'::regclass AND d.objid = to_regprocedure('@extschema@.idem_health()')
                 AND d.refclassid = 'pg_extension'::regclass AND d.refobjid = extension AND d.deptype = 'e') THEN
     EXECUTE $health$
-      SELECT string_agg(format('| %s | %s | %s |', @extschema@.idem_markdown(h.severity::text),
-                               @extschema@.idem_markdown(h.finding), @extschema@.idem_markdown(h.remedy)), E'\n'
+      SELECT string_agg(format('| %s | %s | %s |', @extschema@.idem_markdown(h.severity::text, false),
+                               @extschema@.idem_markdown(h.finding::text, false), @extschema@.idem_markdown(h.remedy::text, false)), E'\n'
                         ORDER BY h.n)
         FROM (SELECT f.severity, f.finding, f.remedy, row_number() OVER () AS n
                 FROM @extschema@.idem_health() f) h $health$ INTO part;

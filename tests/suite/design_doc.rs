@@ -323,7 +323,7 @@ DO $$ BEGIN
 END $$;";
 
 #[test]
-fn open_findings_are_those_of_the_extension_and_nobody_elses() {
+fn functions_that_others_put_into_the_schema_are_not_run_and_findings_are_the_extensions_own() {
     let db = Cluster::shared().database();
     let mut c = db.admin();
     let planter = db.role("planter");
@@ -333,9 +333,17 @@ fn open_findings_are_those_of_the_extension_and_nobody_elses() {
         .batch_execute(
             "CREATE FUNCTION idem_health(OUT severity text, OUT finding text, OUT remedy text) RETURNS SETOF record
              LANGUAGE sql AS $$ SELECT 'warning', 'ttl of ' || n || ' | is `short`', 'Raise it.'
-                                  FROM generate_series(1, 2) n $$",
+                                  FROM generate_series(1, 2) n $$;
+             CREATE FUNCTION idem_markdown(text) RETURNS text LANGUAGE sql AS $$ SELECT 'planted' $$;
+             CREATE FUNCTION idem_markdown(name) RETURNS text LANGUAGE sql AS $$ SELECT 'planted' $$;
+             CREATE FUNCTION idem_markdown(anyelement, anyelement) RETURNS text LANGUAGE sql
+             AS $$ SELECT 'planted' $$;
+             CREATE FUNCTION idem_markdown(name, boolean) RETURNS text LANGUAGE sql AS $$ SELECT 'planted' $$;
+             CREATE FUNCTION idem_markdown(varchar, boolean) RETURNS text LANGUAGE sql AS $$ SELECT 'planted' $$",
         )
         .unwrap();
+    c.batch_execute("SELECT idem_protect('POST /a', effect => 'external', notes => 'a note')").unwrap();
+    assert!(!markdown_of(&mut c).contains("planted"));
     assert!(document(&mut c).headings.iter().all(|h| !h.contains("Open findings")));
     c.batch_execute("ALTER EXTENSION idempotency_enforcer ADD FUNCTION idem_health()").unwrap();
     let doc = document(&mut c);
