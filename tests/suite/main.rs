@@ -5,6 +5,7 @@ mod arrivals;
 mod bodies;
 mod cost;
 mod crashes;
+mod design_doc;
 mod docs;
 mod drivers;
 mod guard;
