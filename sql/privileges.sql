@@ -49,6 +49,13 @@ BEGIN
             DETAIL = 'There is nothing to take away.',
             HINT = 'Pass the name as it is in pg_roles.';
   END IF;
+  IF EXISTS (SELECT FROM pg_extension x JOIN pg_roles r ON r.oid = x.extowner
+              WHERE x.extname = 'idempotency_enforcer' AND r.rolname = idem_revoke.role) THEN
+    RAISE EXCEPTION 'role % owns the extension', quote_ident(idem_revoke.role)
+      USING ERRCODE = 'invalid_parameter_value',
+            DETAIL = 'Its rights come with ownership, not with a grant.',
+            HINT = 'Revoke from the roles that idem_grant() was called for.';
+  END IF;
   SELECT x.extnamespace::regnamespace INTO home FROM pg_extension x WHERE x.extname = 'idempotency_enforcer';
   FOR object IN EXECUTE format('SELECT * FROM %s.idem_grantable()', home) LOOP
     EXECUTE format('REVOKE %s FROM %I', object.privilege, idem_revoke.role);
@@ -69,7 +76,8 @@ AS $idem_grantable$
     JOIN pg_extension x ON x.oid = d.refobjid AND x.extname = 'idempotency_enforcer'
     LEFT JOIN (VALUES ('idem_claim', 'application'), ('idem_complete', 'application'),
                       ('idem_fail', 'application'), ('idem_release', 'application'),
-                      ('idem_checkpoint', 'application'), ('idem_reconcile', 'reconciler')) a(name, kind)
+                      ('idem_checkpoint', 'application'), ('idem_reconcile', 'reconciler'),
+                      ('idem_hand_out', 'reconciler')) a(name, kind)
            ON a.name = p.proname
   UNION ALL
   SELECT 'operator', format('SELECT ON TABLE %s', c.oid::regclass)

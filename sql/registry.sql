@@ -1,4 +1,33 @@
--- The registry of protected endpoints.
+-- The registry of protected endpoints. The functions that people call check and warn with their caller's rights; the
+-- four that touch the tables switch to the tables' owner (src/registry.rs).
+
+CREATE FUNCTION @extschema@.idem_register_endpoint(
+  endpoint text, effect text, key_required boolean, retry_window interval, ttl interval, stuck_after interval,
+  max_body_bytes integer, expected_writes_per_day bigint, guesses text[], notes text)
+RETURNS text
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_register_endpoint';
+
+CREATE FUNCTION @extschema@.idem_unregister_endpoint(endpoint text)
+RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_unregister_endpoint';
+
+CREATE FUNCTION @extschema@.idem_count_alive(endpoint text)
+RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_count_alive';
+
+CREATE FUNCTION @extschema@.idem_hand_out(max_claims integer, lease interval, only_endpoint text)
+RETURNS jsonb
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_hand_out';
+
+COMMENT ON FUNCTION @extschema@.idem_register_endpoint(
+  text, text, boolean, interval, interval, interval, integer, bigint, text[], text) IS
+  'Part of idem_protect(), which checks and warns: call that. Returns what the endpoint''s effect was before.';
+COMMENT ON FUNCTION @extschema@.idem_unregister_endpoint(text) IS
+  'Part of idem_unprotect(), which asks whether keys are alive: call that.';
+COMMENT ON FUNCTION @extschema@.idem_count_alive(text) IS
+  'Part of idem_unprotect(): the number of keys of an endpoint that are in progress or not expired.';
+COMMENT ON FUNCTION @extschema@.idem_hand_out(integer, interval, text) IS
+  'Part of idem_reconcile(): the claims as a jsonb array. Call that.';
 
 CREATE FUNCTION @extschema@.idem_protect(
   endpoint text,
@@ -12,7 +41,7 @@ CREATE FUNCTION @extschema@.idem_protect(
   guesses text[] DEFAULT NULL,
   notes text DEFAULT NULL)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $idem_protect$
 #variable_conflict use_column
@@ -104,23 +133,13 @@ BEGIN
             HINT = 'Make sure that the table may grow to that many rows, or shorten the retry window.';
   END IF;
 
-  EXECUTE format('SELECT e.effect FROM %s.idempotency_endpoints e WHERE e.endpoint = $1', home)
-     INTO previous USING idem_protect.endpoint;
+  EXECUTE format('SELECT %s.idem_register_endpoint($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', home)
+     INTO previous
+    USING idem_protect.endpoint, the_effect, coalesce(idem_protect.key_required, true), the_window, the_ttl, the_stuck,
+          idem_protect.max_body_bytes, idem_protect.expected_writes_per_day, the_guesses, idem_protect.notes;
   IF previous <> the_effect THEN
     RAISE NOTICE 'endpoint % changes from % to %', printed, previous, the_effect;
   END IF;
-  EXECUTE format($statement$
-    INSERT INTO %s.idempotency_endpoints AS e
-           (endpoint, effect, key_required, retry_window, ttl, stuck_after, max_body_bytes,
-            expected_writes_per_day, guesses, notes)
-    VALUES ($1, $2, coalesce($3, true), $4, $5, $6, $7, $8, $9, $10)
-    ON CONFLICT (endpoint) DO UPDATE
-       SET effect = excluded.effect, key_required = excluded.key_required, retry_window = excluded.retry_window,
-           ttl = excluded.ttl, stuck_after = excluded.stuck_after, max_body_bytes = excluded.max_body_bytes,
-           expected_writes_per_day = excluded.expected_writes_per_day, guesses = excluded.guesses,
-           notes = excluded.notes$statement$, home)
-    USING idem_protect.endpoint, the_effect, idem_protect.key_required, the_window, the_ttl, the_stuck,
-          idem_protect.max_body_bytes, idem_protect.expected_writes_per_day, the_guesses, idem_protect.notes;
 END
 $idem_protect$;
 
@@ -130,22 +149,18 @@ COMMENT ON FUNCTION @extschema@.idem_protect(
 
 CREATE FUNCTION @extschema@.idem_unprotect(endpoint text, force boolean DEFAULT false)
 RETURNS boolean
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $idem_unprotect$
 #variable_conflict use_column
 DECLARE
   alive   bigint;
-  removed bigint;
+  removed boolean;
   home    regnamespace;
 BEGIN
   SELECT x.extnamespace::regnamespace INTO home FROM pg_extension x WHERE x.extname = 'idempotency_enforcer';
   IF idem_unprotect.force IS NOT TRUE THEN
-    EXECUTE format($statement$
-      SELECT count(*)
-        FROM %s.idempotency_keys k
-       WHERE k.endpoint = $1 AND (k.status = 'in_progress' OR k.expires_at > now())$statement$, home)
-       INTO alive USING idem_unprotect.endpoint;
+    EXECUTE format('SELECT %s.idem_count_alive($1)', home) INTO alive USING idem_unprotect.endpoint;
     IF alive > 0 THEN
       RAISE EXCEPTION 'endpoint % has % keys that are still alive', to_json(idem_unprotect.endpoint), alive
         USING ERRCODE = 'object_in_use',
@@ -153,10 +168,8 @@ BEGIN
               HINT = 'Wait until they have expired, or pass force => true. The rows stay either way.';
     END IF;
   END IF;
-  EXECUTE format('DELETE FROM %s.idempotency_endpoints e WHERE e.endpoint = $1', home)
-    USING idem_unprotect.endpoint;
-  GET DIAGNOSTICS removed = ROW_COUNT;
-  RETURN removed > 0;
+  EXECUTE format('SELECT %s.idem_unregister_endpoint($1)', home) INTO removed USING idem_unprotect.endpoint;
+  RETURN removed;
 END
 $idem_unprotect$;
 

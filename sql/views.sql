@@ -52,7 +52,7 @@ COMMENT ON COLUMN @extschema@.idem_open_claims.lease_until IS 'Until when a reco
 COMMENT ON COLUMN @extschema@.idem_open_claims.recovery_point IS 'The last committed step.';
 COMMENT ON COLUMN @extschema@.idem_open_claims.recovery_state IS 'What was stored with it.';
 
-CREATE VIEW @extschema@.idem_stuck AS
+CREATE VIEW @extschema@.idem_stuck WITH (security_barrier) AS
 SELECT k.tenant_id,
        k.endpoint,
        k.key,
@@ -77,7 +77,7 @@ COMMENT ON COLUMN @extschema@.idem_stuck.open_for IS 'Time since it was claimed.
 COMMENT ON COLUMN @extschema@.idem_stuck.leased IS 'A reconciler holds it.';
 COMMENT ON COLUMN @extschema@.idem_stuck.reached IS 'The last committed recovery point.';
 
-CREATE VIEW @extschema@.idem_endpoint_summary AS
+CREATE VIEW @extschema@.idem_endpoint_summary WITH (security_barrier) AS
 SELECT coalesce(e.endpoint, k.endpoint) AS endpoint,
        coalesce(e.effect, 'unregistered') AS effect,
        e.retry_window,

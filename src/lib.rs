@@ -7,6 +7,7 @@
 mod checkpoint;
 mod claim;
 mod finish;
+mod registry;
 mod sweep;
 
 // What they are made of.

@@ -37,7 +37,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// `22023` for an argument of `function`.
+    /// `22023`.
     pub fn invalid(message: impl Into<String>, detail: impl Into<String>, hint: impl Into<String>) -> Self {
         Refusal { sqlstate: INVALID_PARAMETER_VALUE, message: message.into(), detail: detail.into(), hint: hint.into() }
     }

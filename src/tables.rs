@@ -21,7 +21,7 @@ use statements::Statement;
 pub struct Tables {
     // Dropped in this order: SPI is left first, then the caller's rights come back.
     spi: Spi,
-    _rights: OwnerRights,
+    rights: OwnerRights,
     schema: pg_sys::Oid,
 }
 
@@ -113,7 +113,7 @@ impl Tables {
         let rights = OwnerRights::assume(owner);
         let spi = Spi::connect();
         check_schema(schema);
-        Ok(Tables { spi, _rights: rights, schema })
+        Ok(Tables { spi, rights, schema })
     }
 
     pub fn schema(&self) -> pg_sys::Oid {
@@ -205,6 +205,7 @@ impl Tables {
     /// Deletes up to `max_rows` finished rows whose retention has ended, in expiry order, skipping locked ones.
     /// Returns how many of each endpoint.
     pub fn sweep(&self, max_rows: i32) -> Vec<(String, i64)> {
+        self.rights.without_jit();
         self.all(Statement::Sweep, &[Value::int(max_rows)], Mode::Write, |row| (row.text(0), row.bigint(1)))
     }
 
@@ -225,6 +226,28 @@ impl Tables {
             attempt: row.int(3).unwrap_or(0),
             open_for: row.text(4),
         })
+    }
+
+    /// Registers an endpoint, or replaces its registration; returns what its effect was before.
+    pub fn register(&self, registration: &[Value; 10]) -> Option<String> {
+        self.first(Statement::Register, registration, Mode::Write, |row| row.payload(0).is_some().then(|| row.text(0)))
+            .flatten()
+    }
+
+    /// Removes an endpoint's registration; false when there is none.
+    pub fn unregister(&self, endpoint: &str) -> bool {
+        self.run(Statement::Unregister, &[Value::text(endpoint)], Mode::Write) > 0
+    }
+
+    /// The number of keys of an endpoint that are in progress or not expired. Reads the whole table.
+    pub fn count_alive(&self, endpoint: &str) -> i64 {
+        self.first(Statement::CountAlive, &[Value::text(endpoint)], Mode::Read, |row| row.bigint(0)).unwrap_or(0)
+    }
+
+    /// Hands out up to `most` stuck claims that nobody has leased, oldest first: a jsonb array of objects, or `None`.
+    pub fn hand_out(&self, most: i32, lease: Interval, only_endpoint: Option<&str>) -> Option<Vec<u8>> {
+        let args = [Value::int(most), Value::interval(lease), Value::optional(only_endpoint, Value::text)];
+        self.first(Statement::HandOut, &args, Mode::Write, |row| row.payload(0)).flatten()
     }
 
     fn all<R>(&self, statement: Statement, args: &[Value], mode: Mode, read: impl FnMut(&Row) -> R) -> Vec<R> {

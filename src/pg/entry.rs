@@ -18,6 +18,8 @@ pub enum Answer {
     Void,
     Bool(bool),
     Int(i32),
+    /// Any other value, or NULL.
+    Value(Value),
     /// A composite value, made by [`crate::pg::row::OutRow`].
     Row(pg_sys::Datum),
 }
@@ -27,6 +29,7 @@ pub enum Answer {
 #[derive(Clone, Copy)]
 enum Handover {
     Value(pg_sys::Datum),
+    Null,
     Refusal(Raised),
 }
 
@@ -66,11 +69,16 @@ pub unsafe fn enter(fcinfo: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<
             Ok(Answer::Void) => Handover::Value(pg_sys::Datum::from(0)),
             Ok(Answer::Bool(b)) => Handover::Value(pg_sys::Datum::from(b)),
             Ok(Answer::Int(n)) => Handover::Value(pg_sys::Datum::from(n)),
+            Ok(Answer::Value(value)) => value.datum().map_or(Handover::Null, Handover::Value),
             Ok(Answer::Row(row)) => Handover::Value(row),
             Err(refusal) => Handover::Refusal(Raised::new(&refusal)),
         });
         match handover {
             Handover::Value(datum) => datum,
+            Handover::Null => {
+                (*fcinfo).isnull = true;
+                pg_sys::Datum::from(0)
+            }
             Handover::Refusal(raised) => raise::raise(raised),
         }
     }
@@ -113,6 +121,14 @@ impl Args {
     }
 
     pub fn int(&self, n: usize) -> Option<i32> {
+        self.get(n)
+    }
+
+    pub fn bigint(&self, n: usize) -> Option<i64> {
+        self.get(n)
+    }
+
+    pub fn bool(&self, n: usize) -> Option<bool> {
         self.get(n)
     }
 

@@ -1,7 +1,8 @@
 //! The owner switch: statements against the tables run with their owner's rights and a fixed environment.
 //!
 //! The way of `ri_triggers.c`: the user id is switched around the internal queries only, so a caller needs no
-//! right on the tables, and gets none. `search_path` is fixed for the same time, so that nothing of the caller's
+//! right on the tables, and gets none. Nor does the owner get any of the caller's: the operation is restricted, so that no
+//! trigger that an owner adds can be deferred to the caller's COMMIT. `search_path` is fixed for the same time, so that nothing of the caller's
 //! is found and a caller that changes its own path costs no re-planning.
 
 use crate::pg::placeholders;
@@ -25,7 +26,10 @@ impl OwnerRights {
             pg_sys::GetUserIdAndSecContext(&mut caller, &mut caller_context);
             pg_sys::SetUserIdAndSecContext(
                 owner,
-                caller_context | (pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_NOFORCE_RLS) as c_int,
+                caller_context
+                    | (pg_sys::SECURITY_LOCAL_USERID_CHANGE
+                        | pg_sys::SECURITY_RESTRICTED_OPERATION
+                        | pg_sys::SECURITY_NOFORCE_RLS) as c_int,
             );
             pg_sys::NewGUCNestLevel()
         };
@@ -35,6 +39,16 @@ impl OwnerRights {
         #[cfg(not(any(feature = "pg14", feature = "pg15")))]
         keep_bodies_out_of_auto_explain();
         rights
+    }
+}
+
+impl OwnerRights {
+    /// Spares a statement whose cost is estimated high, but that runs often, its compilation.
+    pub fn without_jit(&self) {
+        // SAFETY: reads a per-process variable.
+        if unsafe { pg_sys::jit_enabled } {
+            set_locally(c"jit", c"off", pg_sys::GucContext::PGC_USERSET);
+        }
     }
 }
 

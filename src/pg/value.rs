@@ -50,6 +50,10 @@ impl Value {
         Value(n.into_datum())
     }
 
+    pub fn bigint(n: i64) -> Self {
+        Value(n.into_datum())
+    }
+
     pub fn bool(b: bool) -> Self {
         Value(b.into_datum())
     }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering::*}
 pub const MOST_SLOTS: usize = 1_024;
 /// The slot of the endpoints that found no room.
 pub const OVERFLOW: usize = 0;
-/// An endpoint has at most 255 bytes in the database's encoding, and at most twice as many in UTF-8.
-const NAME_BYTES: usize = 512;
+/// An endpoint has at most 255 bytes in the database's encoding, and at most three times as many in UTF-8.
+const NAME_BYTES: usize = 768;
 
 pub struct Slots([Slot; MOST_SLOTS]);
 

@@ -4,8 +4,8 @@
 
 use super::BuiltinOid;
 use pgrx::pg_sys::BuiltinOid::{
-    BOOLOID as BOOL, BYTEAOID as BYTEA, INT4OID as INT4, INTERVALOID as INTERVAL, JSONBOID as JSONB, TEXTOID as TEXT,
-    UUIDOID as UUID,
+    BOOLOID as BOOL, BYTEAOID as BYTEA, INT4OID as INT4, INT8OID as INT8, INTERVALOID as INTERVAL, JSONBOID as JSONB,
+    TEXTARRAYOID as TEXT_ARRAY, TEXTOID as TEXT, UUIDOID as UUID,
 };
 use std::ffi::CStr;
 
@@ -25,6 +25,10 @@ pub enum Statement {
     CountDue,
     CountStuck,
     Stuck,
+    HandOut,
+    Register,
+    Unregister,
+    CountAlive,
 }
 
 /// $1 tenant, $2 endpoint, $3 key, $4 request hash.
@@ -79,7 +83,8 @@ UPDATE @extschema@.idempotency_keys k
        resource_ref = $9, completed_at = clock_timestamp(), open_since = NULL, lease_until = NULL,
        expires_at = CASE WHEN k.open_since IS NULL AND clock_timestamp() - k.created_at < '1 minute'
                          THEN k.expires_at
-                         ELSE clock_timestamp() + (k.expires_at - k.created_at) END
+                         ELSE clock_timestamp()
+                              + make_interval(secs => EXTRACT(epoch FROM k.expires_at - k.created_at)::float8) END
   FROM (SELECT COALESCE((SELECT e.max_body_bytes FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $2),
                         $10) AS max_body_bytes) l
  WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3
@@ -165,8 +170,52 @@ const STUCK: &str = concat!(
     " ORDER BY k.open_since LIMIT $1"
 );
 
+/// $1 the largest number of claims, $2 lease, $3 the only endpoint, or NULL for all.
+const HAND_OUT: &str = "
+WITH stuck AS MATERIALIZED (
+  SELECT k.tenant_id, k.endpoint, k.key
+    FROM @extschema@.idempotency_keys k
+    LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint = k.endpoint
+   WHERE k.open_since IS NOT NULL
+     AND k.open_since < clock_timestamp() - COALESCE(e.stuck_after, '60 seconds')
+     AND (k.lease_until IS NULL OR k.lease_until <= clock_timestamp())
+     AND ($3 IS NULL OR k.endpoint = $3)
+   ORDER BY k.open_since
+   LIMIT $1
+     FOR UPDATE OF k SKIP LOCKED),
+taken AS (
+  UPDATE @extschema@.idempotency_keys k
+     SET attempt = k.attempt + 1, lease_until = clock_timestamp() + $2
+    FROM stuck s
+   WHERE k.tenant_id = s.tenant_id AND k.endpoint = s.endpoint AND k.key = s.key
+  RETURNING k.tenant_id, k.endpoint, k.key, k.provider_key, k.attempt, k.recovery_point, k.recovery_state, k.open_since)
+SELECT jsonb_agg(to_jsonb(t) ORDER BY t.open_since, t.tenant_id, t.endpoint, t.key) FROM taken t";
+
+/// $1 endpoint, $2 effect, $3 key_required, $4 retry_window, $5 ttl, $6 stuck_after, $7 max_body_bytes,
+/// $8 expected_writes_per_day, $9 guesses, $10 notes.
+const REGISTER: &str = "
+WITH before AS (SELECT e.effect FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $1)
+INSERT INTO @extschema@.idempotency_endpoints
+       (endpoint, effect, key_required, retry_window, ttl, stuck_after, max_body_bytes,
+        expected_writes_per_day, guesses, notes)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (endpoint) DO UPDATE
+   SET effect = excluded.effect, key_required = excluded.key_required, retry_window = excluded.retry_window,
+       ttl = excluded.ttl, stuck_after = excluded.stuck_after, max_body_bytes = excluded.max_body_bytes,
+       expected_writes_per_day = excluded.expected_writes_per_day, guesses = excluded.guesses, notes = excluded.notes
+RETURNING (SELECT before.effect FROM before)";
+
+/// $1 endpoint.
+const UNREGISTER: &str = "DELETE FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $1";
+
+/// $1 endpoint.
+const COUNT_ALIVE: &str = "
+SELECT count(*)
+  FROM @extschema@.idempotency_keys k
+ WHERE k.endpoint = $1 AND (k.status = 'in_progress' OR k.expires_at > now())";
+
 impl Statement {
-    pub const COUNT: usize = Statement::Stuck as usize + 1;
+    pub const COUNT: usize = Statement::CountAlive as usize + 1;
 
     pub fn sql(self, schema: &CStr) -> Vec<u8> {
         let text = match self {
@@ -184,6 +233,10 @@ impl Statement {
             Statement::CountDue => COUNT_DUE,
             Statement::CountStuck => COUNT_STUCK,
             Statement::Stuck => STUCK,
+            Statement::HandOut => HAND_OUT,
+            Statement::Register => REGISTER,
+            Statement::Unregister => UNREGISTER,
+            Statement::CountAlive => COUNT_ALIVE,
         };
         let parts: Vec<&[u8]> = text.split("@extschema@").map(str::as_bytes).collect();
         parts.join(schema.to_bytes())
@@ -200,6 +253,9 @@ impl Statement {
             Statement::State | Statement::IsLeftOpen => &[TEXT, TEXT, TEXT],
             Statement::Sweep | Statement::CountDue | Statement::Stuck => &[INT4],
             Statement::CountStuck => &[],
+            Statement::HandOut => &[INT4, INTERVAL, TEXT],
+            Statement::Register => &[TEXT, TEXT, BOOL, INTERVAL, INTERVAL, INTERVAL, INT4, INT8, TEXT_ARRAY, TEXT],
+            Statement::Unregister | Statement::CountAlive => &[TEXT],
         }
     }
 }
