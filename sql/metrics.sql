@@ -1,0 +1,117 @@
+-- The metrics, in the naming conventions of Prometheus: base units, _total for what only grows.
+--
+-- However many keys are stored, reading them stays in the milliseconds: the rows of the key store are estimated, and
+-- only its two small indexes are looked at.
+
+CREATE FUNCTION @extschema@.idem_is_preloaded()
+RETURNS boolean
+LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'idem_is_preloaded_wrapper';
+
+COMMENT ON FUNCTION @extschema@.idem_is_preloaded() IS
+  'Whether the library is in shared_preload_libraries, without which nothing is counted and no worker runs.';
+
+CREATE VIEW @extschema@.idem_metrics AS
+-- Without preloading idem_counters() would raise: this condition is decided before it is called.
+WITH counted AS (
+  SELECT pg_catalog.convert_from(c.endpoint, 'UTF8') AS endpoint, c.counters AS n
+    FROM @extschema@.idem_counters() c
+   WHERE @extschema@.idem_is_preloaded()),
+-- Open claims of each endpoint; beyond the first hundred that are not registered, together: who puts ids into his
+-- endpoints must not flood a monitoring system.
+claims AS (
+  SELECT CASE WHEN r.rank OPERATOR(pg_catalog.<=) 100 THEN r.endpoint ELSE '(other endpoints)' END AS endpoint,
+         pg_catalog.sum(r.open) AS open,
+         pg_catalog.sum(r.stuck) AS stuck
+    FROM (SELECT coalesce(e.endpoint, o.endpoint) AS endpoint,
+                 coalesce(o.open, 0) AS open,
+                 coalesce(o.stuck, 0) AS stuck,
+                 CASE WHEN e.endpoint IS NULL THEN
+                   pg_catalog.row_number() OVER (PARTITION BY e.endpoint IS NULL ORDER BY o.open DESC, o.endpoint)
+                 ELSE 0 END AS rank
+            FROM @extschema@.idempotency_endpoints e
+            FULL JOIN (
+                 SELECT k.endpoint,
+                        pg_catalog.count(*) AS open,
+                        pg_catalog.count(*) FILTER (
+                          WHERE k.open_since OPERATOR(pg_catalog.<)
+                                (pg_catalog.now() OPERATOR(pg_catalog.-) coalesce(s.stuck_after, '60 seconds'::interval)))
+                          AS stuck
+                   FROM @extschema@.idempotency_keys k
+                   LEFT JOIN @extschema@.idempotency_endpoints s ON s.endpoint OPERATOR(pg_catalog.=) k.endpoint
+                  WHERE k.open_since IS NOT NULL
+                  GROUP BY k.endpoint) o ON o.endpoint OPERATOR(pg_catalog.=) e.endpoint) r
+   GROUP BY 1)
+SELECT 'idempotency_arrivals_total' AS name,
+       pg_catalog.jsonb_build_object('endpoint', c.endpoint, 'outcome', m.outcome) AS labels,
+       m.value::double precision AS value
+  FROM counted c
+ CROSS JOIN LATERAL (VALUES
+       ('execute', c.n[1]), ('replay', c.n[2]), ('in_progress', c.n[3]), ('key_reused', c.n[4]),
+       ('key_rejected', c.n[5]), ('unprotected', c.n[6])) m(outcome, value)
+ WHERE c.endpoint OPERATOR(pg_catalog.<>) ''
+UNION ALL
+SELECT 'idempotency_results_total',
+       pg_catalog.jsonb_build_object('endpoint', c.endpoint, 'result', m.result),
+       m.value::double precision
+  FROM counted c
+ CROSS JOIN LATERAL (VALUES ('succeeded', c.n[7]), ('failed', c.n[8]), ('released', c.n[9])) m(result, value)
+ WHERE c.endpoint OPERATOR(pg_catalog.<>) ''
+UNION ALL
+SELECT m.name,
+       pg_catalog.jsonb_build_object('endpoint', c.endpoint),
+       m.value::double precision
+  FROM counted c
+ CROSS JOIN LATERAL (VALUES
+       ('idempotency_guard_refusals_total', c.n[10]), ('idempotency_swept_rows_total', c.n[11])) m(name, value)
+ WHERE c.endpoint OPERATOR(pg_catalog.<>) ''
+UNION ALL
+-- There is no worker in recovery, so nothing to say of it; 0 where it has not been here yet.
+SELECT m.name, '{}'::jsonb, m.value
+  FROM (SELECT coalesce(pg_catalog.max(c.n[13]), 0) AS rounds,
+               coalesce(pg_catalog.max(c.n[14]), 0) OPERATOR(pg_catalog./) 1000000.0 AS ended,
+               coalesce(pg_catalog.max(c.n[15]), 0) OPERATOR(pg_catalog./) 1000000.0 AS took
+          FROM counted c
+         WHERE c.endpoint OPERATOR(pg_catalog.=) '') w
+ CROSS JOIN LATERAL (VALUES
+       ('idempotency_worker_rounds_total', w.rounds::double precision),
+       ('idempotency_worker_last_round_timestamp_seconds', w.ended::double precision),
+       ('idempotency_worker_last_round_duration_seconds', w.took::double precision),
+       ('idempotency_worker_interval_seconds', EXTRACT(
+         epoch FROM pg_catalog.current_setting('idempotency_enforcer.sweep_interval', true)::interval)
+         ::double precision)) m(name, value)
+ WHERE @extschema@.idem_is_preloaded() AND NOT pg_catalog.pg_is_in_recovery()
+UNION ALL
+SELECT m.name,
+       pg_catalog.jsonb_build_object('endpoint', c.endpoint),
+       m.value::double precision
+  FROM claims c
+ CROSS JOIN LATERAL (VALUES
+       ('idempotency_open_claims', c.open), ('idempotency_stuck_claims', c.stuck)) m(name, value)
+UNION ALL
+SELECT 'idempotency_sweep_lag_seconds',
+       '{}',
+       coalesce(EXTRACT(epoch FROM pg_catalog.now() OPERATOR(pg_catalog.-) (
+         SELECT k.expires_at
+           FROM @extschema@.idempotency_keys k
+          WHERE k.expires_at OPERATOR(pg_catalog.<=) pg_catalog.now()
+            AND k.status OPERATOR(pg_catalog.<>) 'in_progress'
+          ORDER BY k.expires_at
+          LIMIT 1))::double precision, 0)
+UNION ALL
+SELECT m.name, '{}', m.value::double precision
+  FROM pg_catalog.pg_class r
+ CROSS JOIN LATERAL (VALUES
+       ('idempotency_table_rows',
+         coalesce(nullif(r.reltuples, (-1)::real)::bigint, pg_catalog.pg_stat_get_live_tuples(r.oid))),
+       ('idempotency_table_dead_rows', pg_catalog.pg_stat_get_dead_tuples(r.oid)),
+       ('idempotency_table_size_bytes', pg_catalog.pg_table_size(r.oid)),
+       ('idempotency_table_index_size_bytes', pg_catalog.pg_indexes_size(r.oid))) m(name, value)
+ WHERE r.oid OPERATOR(pg_catalog.=) '@extschema@.idempotency_keys'::pg_catalog.regclass
+UNION ALL
+SELECT 'idempotency_preloaded', '{}', @extschema@.idem_is_preloaded()::integer::double precision;
+
+COMMENT ON VIEW @extschema@.idem_metrics IS
+  'One row a metric of this database, named as Prometheus names them; what is counted in shared memory only where the library is preloaded. No tenants, no keys. See monitoring/ for a postgres_exporter file, alerts and a dashboard.';
+COMMENT ON COLUMN @extschema@.idem_metrics.name IS 'With base unit; _total for what only grows.';
+COMMENT ON COLUMN @extschema@.idem_metrics.labels IS 'An object of strings: endpoint, outcome, result; or none.';
+COMMENT ON COLUMN @extschema@.idem_metrics.value IS 'The value now.';
