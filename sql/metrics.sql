@@ -66,7 +66,7 @@ SELECT m.name,
  WHERE c.endpoint OPERATOR(pg_catalog.<>) ''
 UNION ALL
 -- There is no worker in recovery, so nothing to say of it; 0 where it has not been here yet.
-SELECT m.name, '{}'::jsonb, m.value
+SELECT m.name, '{}', m.value
   FROM (SELECT coalesce(pg_catalog.max(c.n[13]), 0) AS rounds,
                coalesce(pg_catalog.max(c.n[14]), 0) OPERATOR(pg_catalog./) 1000000.0 AS ended,
                coalesce(pg_catalog.max(c.n[15]), 0) OPERATOR(pg_catalog./) 1000000.0 AS took

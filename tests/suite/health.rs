@@ -1,6 +1,6 @@
 //! `idem_health()`: each finding is provoked on a real server, and its remedy, run as it is, makes it vanish.
 
-use harness::{wait_until, Calls, Cluster, Database};
+use harness::{wait_for, wait_until, Calls, Cluster, Database};
 use postgres::Client;
 use std::io::Write;
 use std::process::Stdio;
@@ -269,7 +269,7 @@ fn a_preloaded_server_is_well_until_its_worker_is_kept_from_its_work() {
     c.batch_execute("SELECT idem_protect('POST /x')").unwrap();
     wait_until("the first round", || c.value("SELECT count(*) > 0 FROM idem_stats WHERE rounds > 0"));
     assert!(health(&mut c).is_empty(), "{:#?}", health(&mut c));
-    let wait_for = |c: &mut Client, start: &str| {
+    let wait_to_find = |c: &mut Client, start: &str| {
         wait_until(start, || health(c).iter().any(|f| f.finding.starts_with(start)));
     };
     let wait_until_well = |c: &mut Client| wait_until("a healthy server", || health(c).is_empty());
@@ -279,14 +279,14 @@ fn a_preloaded_server_is_well_until_its_worker_is_kept_from_its_work() {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idempotency_enforcer launcher'",
     )
     .unwrap();
-    wait_for(&mut c, "The launcher is not running");
+    wait_to_find(&mut c, "The launcher is not running");
     mend(&db, &the(health(&mut c), "critical", "The launcher is not running").remedy);
     wait_until_well(&mut c);
 
     // Somebody's lock keeps the worker out.
     let mut locker = db.admin();
     locker.batch_execute("BEGIN; LOCK TABLE idempotency_keys IN SHARE MODE").unwrap();
-    wait_for(&mut c, "The last round was");
+    wait_to_find(&mut c, "The last round was");
     let found = the(health(&mut c), "critical", "The last round was");
     assert!(found.finding.contains("(ShareLock) that keeps the worker out"), "{}", found.finding);
     mend(&db, &found.remedy);
@@ -295,7 +295,7 @@ fn a_preloaded_server_is_well_until_its_worker_is_kept_from_its_work() {
 
     // The rounds are turned off, and expired rows pile up. Swept, they are dead rows until a vacuum.
     mend(&db, "ALTER SYSTEM SET idempotency_enforcer.sweep_interval = 0;\nSELECT pg_reload_conf();");
-    wait_for(&mut c, "The worker's rounds are turned off");
+    wait_to_find(&mut c, "The worker's rounds are turned off");
     c.batch_execute(
         "INSERT INTO idempotency_keys (tenant_id, endpoint, key, request_hash, status, response_code, completed_at,
                                        expires_at)
@@ -306,7 +306,7 @@ fn a_preloaded_server_is_well_until_its_worker_is_kept_from_its_work() {
     let found =
         the(health(&mut c), "warning", "The sweep is falling behind: the oldest expired row has been due for 01:00:");
     mend(&db, &found.remedy);
-    wait_for(&mut c, "Dead rows are piling up in public.idempotency_keys: 30000");
+    wait_to_find(&mut c, "Dead rows are piling up in public.idempotency_keys: 30000");
     for finding in health(&mut c) {
         assert!(finding.finding.starts_with("Dead rows") || finding.severity == "info", "{finding:?}");
         mend(&db, &finding.remedy);
@@ -315,13 +315,13 @@ fn a_preloaded_server_is_well_until_its_worker_is_kept_from_its_work() {
 
     // The worker is told to visit other databases only.
     mend(&db, "ALTER SYSTEM SET idempotency_enforcer.databases = 'postgres';\nSELECT pg_reload_conf();");
-    wait_for(&mut c, "The worker does not visit this database");
+    wait_to_find(&mut c, "The worker does not visit this database");
     mend(&db, &the(health(&mut c), "warning", "The worker does not visit this database").remedy);
     wait_until_well(&mut c);
 
     // Autovacuum is off for all.
     mend(&db, "ALTER SYSTEM SET autovacuum = off;\nSELECT pg_reload_conf();");
-    wait_for(&mut c, "autovacuum is off");
+    wait_to_find(&mut c, "autovacuum is off");
     mend(&db, &the(health(&mut c), "warning", "autovacuum is off").remedy);
     wait_until_well(&mut c);
 
@@ -330,4 +330,27 @@ fn a_preloaded_server_is_well_until_its_worker_is_kept_from_its_work() {
     c.release("t", "POST /gone", "k").unwrap();
     mend(&db, &the(health(&mut c), "info", "Endpoint \"POST /gone\"").remedy);
     wait_until_well(&mut c);
+}
+
+#[test]
+fn a_standby_reports_what_concerns_itself_only() {
+    let cluster = Cluster::start(&[PRELOADED, "idempotency_enforcer.sweep_interval = 1"]);
+    let db = cluster.database();
+    let mut c = db.admin();
+    c.batch_execute("SELECT idem_protect('POST /x', 'external'); SELECT idem_claim('t', 'POST /x', 'k', ''::bytea)")
+        .unwrap();
+    c.batch_execute("UPDATE idempotency_keys SET open_since = now() - interval '2 hours'").unwrap();
+    the(health(&mut c), "warning", "Stuck claims");
+    std::fs::write(cluster.data().join("standby.signal"), "").expect("standby.signal");
+    cluster.restart();
+    let mut c = wait_for("the standby", || cluster.config(db.name(), "postgres").connect(postgres::NoTls).ok());
+    assert!(c.value::<bool>("SELECT pg_is_in_recovery()"));
+    assert!(health(&mut c).is_empty(), "{:#?}", health(&mut c));
+    let metrics: Vec<String> = c.value("SELECT array_agg(name) FROM idem_metrics");
+    assert!(metrics.iter().any(|m| m == "idempotency_stuck_claims"), "{metrics:?}");
+    assert!(metrics.iter().all(|m| !m.starts_with("idempotency_worker_")), "{metrics:?}");
+    // The database is dropped at the end, which a standby refuses: promote it.
+    c.batch_execute("SELECT pg_promote()").unwrap();
+    // There was no visit since the server started: said once, and gone with the first round.
+    wait_until("the first round", || health(&mut c).iter().all(|f| f.finding.starts_with("Stuck claims")));
 }
