@@ -10,37 +10,43 @@ LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'idem_is_preloaded_wrapper
 COMMENT ON FUNCTION @extschema@.idem_is_preloaded() IS
   'Whether the library is in shared_preload_libraries, without which nothing is counted and no worker runs.';
 
+-- A function, so that only the index of open claims is read, also before the table is analyzed for the first time.
+CREATE FUNCTION @extschema@.idem_open_claims(OUT endpoint text, OUT open bigint, OUT stuck bigint)
+RETURNS SETOF record
+LANGUAGE sql STABLE PARALLEL SAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $idem_open_claims$
+  WITH claims AS (
+    SELECT k.endpoint, count(*) AS open,
+           count(*) FILTER (WHERE k.open_since < now() - coalesce(e.stuck_after, '60 seconds')) AS stuck
+      FROM @extschema@.idempotency_keys k
+      LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint = k.endpoint
+     WHERE k.open_since IS NOT NULL
+     GROUP BY k.endpoint),
+  -- Who puts ids into his endpoints must not flood a monitoring system.
+  unregistered AS (
+    SELECT c.*, row_number() OVER (ORDER BY c.open DESC, c.endpoint) AS rank
+      FROM claims c
+     WHERE NOT EXISTS (SELECT FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = c.endpoint))
+  SELECT e.endpoint, coalesce(c.open, 0), coalesce(c.stuck, 0)
+    FROM @extschema@.idempotency_endpoints e
+    LEFT JOIN claims c ON c.endpoint = e.endpoint
+   UNION ALL
+  SELECT CASE WHEN u.rank <= 100 THEN u.endpoint ELSE '(other endpoints)' END, sum(u.open)::bigint, sum(u.stuck)::bigint
+    FROM unregistered u
+   GROUP BY 1
+$idem_open_claims$;
+
+COMMENT ON FUNCTION @extschema@.idem_open_claims() IS
+  'Open and stuck claims of each registered endpoint and of up to a hundred others; the rest of those together.';
+
 CREATE VIEW @extschema@.idem_metrics AS
 -- Without preloading idem_counters() would raise: this condition is decided before it is called.
 WITH counted AS (
   SELECT pg_catalog.convert_from(c.endpoint, 'UTF8') AS endpoint, c.counters AS n
     FROM @extschema@.idem_counters() c
-   WHERE @extschema@.idem_is_preloaded()),
--- Open claims of each endpoint; beyond the first hundred that are not registered, together: who puts ids into his
--- endpoints must not flood a monitoring system.
-claims AS (
-  SELECT CASE WHEN r.rank OPERATOR(pg_catalog.<=) 100 THEN r.endpoint ELSE '(other endpoints)' END AS endpoint,
-         pg_catalog.sum(r.open) AS open,
-         pg_catalog.sum(r.stuck) AS stuck
-    FROM (SELECT coalesce(e.endpoint, o.endpoint) AS endpoint,
-                 coalesce(o.open, 0) AS open,
-                 coalesce(o.stuck, 0) AS stuck,
-                 CASE WHEN e.endpoint IS NULL THEN
-                   pg_catalog.row_number() OVER (PARTITION BY e.endpoint IS NULL ORDER BY o.open DESC, o.endpoint)
-                 ELSE 0 END AS rank
-            FROM @extschema@.idempotency_endpoints e
-            FULL JOIN (
-                 SELECT k.endpoint,
-                        pg_catalog.count(*) AS open,
-                        pg_catalog.count(*) FILTER (
-                          WHERE k.open_since OPERATOR(pg_catalog.<)
-                                (pg_catalog.now() OPERATOR(pg_catalog.-) coalesce(s.stuck_after, '60 seconds'::interval)))
-                          AS stuck
-                   FROM @extschema@.idempotency_keys k
-                   LEFT JOIN @extschema@.idempotency_endpoints s ON s.endpoint OPERATOR(pg_catalog.=) k.endpoint
-                  WHERE k.open_since IS NOT NULL
-                  GROUP BY k.endpoint) o ON o.endpoint OPERATOR(pg_catalog.=) e.endpoint) r
-   GROUP BY 1)
+   WHERE @extschema@.idem_is_preloaded())
 SELECT 'idempotency_arrivals_total' AS name,
        pg_catalog.jsonb_build_object('endpoint', c.endpoint, 'outcome', m.outcome) AS labels,
        m.value::double precision AS value
@@ -84,7 +90,7 @@ UNION ALL
 SELECT m.name,
        pg_catalog.jsonb_build_object('endpoint', c.endpoint),
        m.value::double precision
-  FROM claims c
+  FROM @extschema@.idem_open_claims() c
  CROSS JOIN LATERAL (VALUES
        ('idempotency_open_claims', c.open), ('idempotency_stuck_claims', c.stuck)) m(name, value)
 UNION ALL

@@ -98,5 +98,5 @@ $privileges$;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
 GRANT SELECT ON @extschema@.idem_stuck, @extschema@.idem_endpoint_summary, @extschema@.idem_stats,
   @extschema@.idem_metrics TO pg_monitor;
-GRANT EXECUTE ON FUNCTION @extschema@.idem_counters(), @extschema@.idem_is_preloaded(), @extschema@.idem_health()
-  TO pg_monitor;
+GRANT EXECUTE ON FUNCTION @extschema@.idem_counters(), @extschema@.idem_is_preloaded(), @extschema@.idem_open_claims(),
+  @extschema@.idem_health() TO pg_monitor;

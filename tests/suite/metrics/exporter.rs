@@ -16,6 +16,7 @@ pub struct Scrape {
     text: String,
     pub samples: Samples,
     database: String,
+    second: String,
     in_view: Samples,
 }
 
@@ -28,17 +29,23 @@ pub fn scrape() -> &'static Scrape {
             "idempotency_enforcer.sweep_interval = 0",
         ]);
         let db = cluster.database();
+        let second = cluster.database();
         let mut c = db.admin();
         one_of_everything(&mut c);
         let role = db.role("scraper");
         c.batch_execute(&format!("GRANT pg_monitor TO {role}")).unwrap();
-        let exporter = Exporter::start(&format!(
-            "host=127.0.0.1 port={} user={role} dbname={} sslmode=disable",
-            cluster.port(),
-            db.name()
-        ));
+        let exporter = Exporter::start(
+            &format!("postgresql://{role}@127.0.0.1:{}/{}?sslmode=disable", cluster.port(), db.name()),
+            &[db.name(), second.name()],
+        );
         let text = exporter.metrics();
-        Scrape { samples: parse(&text), text, database: db.name().to_owned(), in_view: super::read(&mut c) }
+        Scrape {
+            samples: parse(&text),
+            text,
+            database: db.name().to_owned(),
+            second: second.name().to_owned(),
+            in_view: super::read(&mut c),
+        }
     })
 }
 
@@ -46,7 +53,10 @@ pub fn scrape() -> &'static Scrape {
 fn the_exporter_exposes_each_metric_with_its_labels() {
     let scrape = scrape();
     assert_eq!(scrape.samples.get("pg_exporter_last_scrape_error"), Some(&0.0), "{}", scrape.text);
-    let exposed: Samples = scrape.samples.iter().filter(|(n, _)| n.starts_with("idempotency_")).map(own).collect();
+    let ours = scrape.samples.iter().filter(|(n, _)| n.starts_with("idempotency_"));
+    let (second, first): (Vec<_>, Vec<_>) = ours.partition(|(n, _)| n.contains(&scrape.second));
+    assert!(second.len() >= 10, "both databases are scraped: {}", scrape.text);
+    let exposed: Samples = first.into_iter().map(own).collect();
     let in_view: Vec<&String> = scrape.in_view.keys().collect();
     assert_eq!(exposed.keys().collect::<Vec<_>>(), in_view, "{}", scrape.text);
     for (name, value) in EXPECTED {
@@ -87,7 +97,7 @@ struct Exporter {
 }
 
 impl Exporter {
-    fn start(source: &str) -> Exporter {
+    fn start(source: &str, databases: &[&str]) -> Exporter {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
         let queries = super::prometheus::monitoring("postgres_exporter/queries.yaml");
         let spawn = |program: &&str| {
@@ -95,6 +105,8 @@ impl Exporter {
                 .args([
                     &format!("--web.listen-address=127.0.0.1:{port}"),
                     &format!("--extend.query-path={}", queries.display()),
+                    "--auto-discover-databases",
+                    &format!("--include-databases={}", databases.join(",")),
                     "--disable-default-metrics",
                     "--disable-settings-metrics",
                 ])
