@@ -128,5 +128,7 @@ $privileges$;
 
 -- Monitoring sees states and counts, but not every stored key. Where the schema is not open to all, it needs USAGE too:
 -- that is for whoever owns the schema to give.
-GRANT SELECT ON @extschema@.idem_stuck, @extschema@.idem_endpoint_summary, @extschema@.idem_stats TO pg_monitor;
-GRANT EXECUTE ON FUNCTION @extschema@.idem_counters() TO pg_monitor;
+GRANT SELECT ON @extschema@.idem_stuck, @extschema@.idem_endpoint_summary, @extschema@.idem_stats,
+  @extschema@.idem_metrics TO pg_monitor;
+GRANT EXECUTE ON FUNCTION @extschema@.idem_counters(), @extschema@.idem_is_preloaded(),
+  @extschema@.idem_count_open_claims(), @extschema@.idem_health() TO pg_monitor;

@@ -45,7 +45,9 @@ extension_sql_file!("../sql/registry.sql", name = "registry", requires = ["funct
 extension_sql_file!("../sql/reconcile.sql", name = "reconcile", requires = ["registry"]);
 extension_sql_file!("../sql/views.sql", name = "views", requires = ["reconcile"]);
 extension_sql_file!("../sql/stats.sql", name = "stats", requires = ["views"]);
-extension_sql_file!("../sql/design_doc.sql", name = "design_doc", requires = ["stats"]);
+extension_sql_file!("../sql/metrics.sql", name = "metrics", requires = ["stats"]);
+extension_sql_file!("../sql/health.sql", name = "health", requires = ["metrics"]);
+extension_sql_file!("../sql/design_doc.sql", name = "design_doc", requires = ["health"]);
 extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["design_doc"]);
 
 /// Runs once a process, when the library is loaded: by preloading, or by the first call.

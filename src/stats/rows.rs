@@ -21,6 +21,12 @@ fn idem_stats_reset() {
     stats::reset_this_database();
 }
 
+/// Whether the library is preloaded, and so whether anything is counted.
+#[pg_extern(sql = false)]
+fn idem_is_preloaded() -> bool {
+    stats::is_available()
+}
+
 fn require_preloading() {
     if !stats::is_available() {
         pg_sys::panic::ErrorReport::new(
