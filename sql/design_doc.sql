@@ -67,11 +67,6 @@ SET timezone = 'UTC'
 SET enable_seqscan = off
 AS $idem_design_doc$
 #variable_conflict use_column
-## 3. Scope of a key
-## 4. Storage
-## 5. Size of the key store
-## 6. States and replays
-## 7. Body hash
 -- The names below are those of the schema at CREATE EXTENSION. Somebody else may have made that schema anew.
 BEGIN
 IF NOT EXISTS (SELECT FROM pg_extension x JOIN pg_namespace n ON n.oid = x.extnamespace
@@ -186,6 +181,7 @@ $md$, @extschema@.idem_markdown(current_database()::text, false), to_char(now(),
 
   doc := doc || format(
 $md$
+## 3. Scope of a key
 
 A key means something only together with its tenant and its endpoint: `(tenant_id, endpoint, key)` is the primary key.
 
@@ -206,6 +202,7 @@ $md$, CASE WHEN setting ->> 'tenant_setting' <> ''
                                 WHERE btrim(btrim(d.name), '"') = current_database()));
   doc := doc || format(
 $md$
+## 4. Storage
 
 | decision | choice |
 |---|---|
@@ -268,6 +265,7 @@ $md$, @extschema@.idem_markdown(format('%s.idempotency_keys', schema_name), true
     FROM lines l;
   doc := doc || format(
 $md$
+## 5. Size of the key store
 
 Rows kept = writes a day times ttl. A row takes %s bytes in the table and %s in its indexes,
 %s.
@@ -283,6 +281,7 @@ $md$, table_bytes, index_bytes,
 
   doc := doc || format(
 $md$
+## 6. States and replays
 
 | stored | arrival | outcome | code |
 |---|---|---|---|
@@ -306,6 +305,7 @@ Only `execute` and `unprotected` run the work. An arrival answers at once, or af
 | `in_progress`, taken over by a later attempt | refused: `ID003` | refused: `ID003` |
 | `succeeded` or `failed` | the same result: a no-op; another: refused, `ID002` | refused: `ID002` |
 
+## 7. Body hash
 
 SHA-256 of the request body's raw bytes (of text: its UTF-8 bytes), compared before anything else about a stored row. Another
 body under the same key is `key_reused` (422), never a replay. JSON with other spacing is another body. A caller that hashes

@@ -210,9 +210,9 @@ BEGIN
         (endpoints, 'ttl_above_retry_window', 'CHECK (ttl > retry_window)'),
         (endpoints, 'ttl_at_least_a_day', 'CHECK (ttl >= ''24 hours'')'),
         (endpoints, 'ttl_at_most_a_century', 'CHECK (ttl <= ''36500 days'')'),
-        (keys, 'finished_has_response',
-         'CHECK ((status = ''in_progress'') = (response_code IS NULL AND completed_at IS NULL))'),
-        (keys, 'only_open_is_in_progress', 'CHECK (open_since IS NULL OR status = ''in_progress'')')
+        (keys, 'row_is_well_formed',
+         'CHECK (@extschema@.idem_row_is_well_formed(tenant_id, endpoint, key, request_hash, status, attempt, '
+         'response_code, completed_at, open_since))')
       ) w(relation, name, rule)
      WHERE NOT EXISTS (SELECT FROM pg_constraint c
                         WHERE c.conrelid = w.relation AND c.conname = w.name AND c.contype = 'c')

@@ -122,7 +122,7 @@ fn a_table_of_the_applications_own_is_reported_and_another_schema_works() {
         c.batch_execute("SELECT idem_protect('POST /round', 'external', retry_window => '1 h')").unwrap();
         whole_round(&mut c, "idempotency", "round");
         c.batch_execute("SELECT idem_sweep(); SELECT idem_unprotect('POST /round', true); TABLE idempotency.idem_keys; TABLE idempotency.idem_stuck; TABLE idempotency.idem_endpoint_summary").unwrap();
-        c.batch_execute("SELECT idem_grant('postgres'); SELECT idem_revoke('postgres')").unwrap();
+        c.batch_execute("SELECT idem_grant('pg_read_all_data'); SELECT idem_revoke('pg_read_all_data')").unwrap();
         assert_eq!(c.value::<i32>(&format!("SELECT mine FROM public.{name}")), 7);
         assert_eq!(c.value::<i64>("SELECT count(*) FROM idempotency.idempotency_keys"), 2);
     }
