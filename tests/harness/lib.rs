@@ -8,10 +8,12 @@ mod cluster;
 mod database;
 mod installation;
 mod relay;
+mod session;
 mod wait;
 
 pub use cluster::{Cluster, Shutdown};
 pub use database::{Arrival, Calls, Database};
 pub use installation::Installation;
 pub use relay::Relay;
+pub use session::{at_once, sqlstate, Background};
 pub use wait::{wait_for, wait_until};
