@@ -11,6 +11,7 @@ mod external;
 mod guard;
 mod isolation;
 mod lifecycle;
+mod payment_service;
 mod privileges;
 mod races;
 mod random;
