@@ -29,7 +29,7 @@ def main() -> None:
     while True:
         try:
             with psycopg.connect(
-                os.environ.get("DATABASE_URL", "dbname=postgres user=payments_reconciler"), autocommit=True
+                os.environ.get("DATABASE_URL", "dbname=payments user=payments_reconciler"), autocommit=True
             ) as conn:
                 while True:
                     run_once(conn, provider)

@@ -19,7 +19,7 @@ from payments import ENDPOINT, Order, OutcomeUnknown, Provider, crash_point, set
 
 # A connection is in autocommit: what belongs together is in a conn.transaction() block, the call to the provider in none.
 pool = ConnectionPool(
-    os.environ.get("DATABASE_URL", "dbname=postgres user=payments_service"),
+    os.environ.get("DATABASE_URL", "dbname=payments user=payments_service"),
     kwargs={"autocommit": True},
     check=ConnectionPool.check_connection,
     open=False,

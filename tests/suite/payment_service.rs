@@ -12,7 +12,7 @@ fn order(id: impl Into<String>, card: &'static str) -> Order {
 #[track_caller]
 fn assert_told_to_retry(answer: Option<Answer>) {
     let answer = answer.expect("an answer");
-    assert_eq!(answer.code, 409, "{}", String::from_utf8_lossy(&answer.body));
+    assert_eq!(answer.code, 409, "{}", answer.body);
     assert!(answer.headers.contains(&"retry-after: 2".to_string()), "{:?}", answer.headers);
     assert!(answer.headers.contains(&"content-type: application/problem+json".to_string()), "{:?}", answer.headers);
 }

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command};
 use tempfile::TempDir;
 
 const LOG: &str = "log";
@@ -34,7 +34,7 @@ pub struct Service {
 pub struct Answer {
     pub code: u16,
     pub headers: Vec<String>,
-    pub body: Vec<u8>,
+    pub body: String,
 }
 
 /// An order with its Idempotency-Key: what a client sends, and sends again.
@@ -98,7 +98,7 @@ impl World {
     /// What the provider has done for an order: the statuses of its charges.
     pub fn charges(&self, order: &Order) -> Vec<String> {
         let answer = send(self.provider_port, "GET", "/charges", &[], b"").expect("the provider");
-        let all: Vec<Value> = serde_json::from_slice(&answer.body).expect("charges");
+        let all: Vec<Value> = serde_json::from_str(&answer.body).expect("charges");
         let of_order = all.iter().filter(|charge| charge["reference"] == order.id.as_str());
         of_order.map(|charge| charge["status"].as_str().unwrap_or_default().to_owned()).collect()
     }
@@ -125,7 +125,7 @@ impl World {
     pub fn check_settled(&self, service: &Service, order: &Order, answer: &Answer) {
         let declined = order.card == "card_declined";
         let (code, charged, booked) = if declined { (402, "declined", "declined") } else { (201, "succeeded", "paid") };
-        let context = format!("{order:?}, answered {}", String::from_utf8_lossy(&answer.body));
+        let context = format!("{order:?}, answered {}", answer.body);
         assert_eq!(answer.code, code, "{context}");
         assert_eq!(self.charges(order), [charged], "{context}");
         for _ in 0..2 {
@@ -139,7 +139,7 @@ impl World {
         let row = &rows[0];
         let stored = if declined { "failed" } else { "succeeded" };
         assert_eq!((row.get(1), row.get(3), row.get(4)), (booked, stored, true), "{context}");
-        let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        let body: Value = serde_json::from_str(&answer.body).expect("JSON");
         assert_eq!(body["payment"], row.get::<_, &str>(0), "{context}");
         assert_eq!(body["charge"], row.get::<_, &str>(2), "{context}");
     }
@@ -178,19 +178,22 @@ impl Service {
         assert_eq!(unsafe { libc::kill(self.process.0.id() as libc::pid_t, signal) }, 0);
     }
 
-    pub fn until_crashed(mut self) {
-        assert_killed(self.process.0.wait().expect("the service's end"));
+    pub fn until_crashed(self) {
+        self.process.until_crashed();
     }
 }
 
 impl Process {
     fn start(files: &TempDir, command: &mut Command) -> Process {
         let log = File::options().create(true).append(true).open(files.path().join(LOG)).expect("the log");
-        Process(command.stderr(log).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}")))
+        command.stdout(log.try_clone().expect("the log")).stderr(log);
+        Process(command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}")))
     }
 
+    /// Until it has been killed: neither by an error of its own nor by an ordinary end.
     pub fn until_crashed(mut self) {
-        assert_killed(self.0.wait().expect("the process's end"));
+        let status = wait_for("the process to crash", || self.0.try_wait().expect("its state"));
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
     }
 }
 
@@ -207,11 +210,6 @@ impl Drop for Process {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Not an error of its own, nor an ordinary end.
-fn assert_killed(status: ExitStatus) {
-    assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
 }
 
 fn example() -> PathBuf {
@@ -262,5 +260,5 @@ fn send(port: u16, method: &str, path: &str, headers: &[&str], body: &[u8]) -> O
     let passing = ["date:", "server:", "connection:"];
     let headers =
         lines.filter(|l| !passing.iter().any(|p| l.to_lowercase().starts_with(p))).map(str::to_owned).collect();
-    Some(Answer { code, headers, body: answer[end + 4..].to_vec() })
+    Some(Answer { code, headers, body: String::from_utf8(answer.split_off(end + 4)).expect("UTF-8") })
 }
