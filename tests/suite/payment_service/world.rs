@@ -9,6 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 use tempfile::TempDir;
 
 const LOG: &str = "log";
@@ -116,8 +117,10 @@ impl World {
         });
     }
 
+    /// The attempt of an order's claim; 0 when there is none.
     pub fn attempt(&self, order: &Order) -> i32 {
-        self.admin().query_one("SELECT attempt FROM idempotency_keys WHERE key = $1", &[&order.id]).unwrap().get(0)
+        let sql = "SELECT coalesce(max(attempt), 0) FROM idempotency_keys WHERE key = $1";
+        self.admin().query_one(sql, &[&order.id]).unwrap().get(0)
     }
 
     /// The state of everything after clients and reconcilers have had their turn: charged once or declined, told the
@@ -245,6 +248,7 @@ fn until_listening(what: &str, port: u16) {
 /// One HTTP request; `None` when there is no complete answer.
 fn send(port: u16, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Option<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
     let mut request = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n");
     for header in headers {
         request += &format!("{header}\r\n");
