@@ -8,7 +8,7 @@ BEGIN
     JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
    WHERE n.oid OPERATOR(pg_catalog.=) '@extschema@'::pg_catalog.regnamespace
      AND c.relname OPERATOR(pg_catalog.=) ANY (ARRAY[
-           'idempotency_keys', 'idempotency_endpoints', 'idem_keys', 'idem_open_claims', 'idem_stuck',
+           'idempotency_keys', 'idempotency_endpoints', 'idem_keys', 'idem_key_details', 'idem_stuck',
            'idem_endpoint_summary', 'idem_stats', 'idem_metrics'
          ]::pg_catalog.name[])
    ORDER BY c.relname

@@ -1,4 +1,4 @@
--- The views: the stable surface. Sizes instead of hashes and bodies, times to the second; but for idem_open_claims
+-- The views: the stable surface. Sizes instead of hashes and bodies, times to the second; but for idem_key_details
 -- their columns fit a terminal of 120 characters.
 
 CREATE VIEW @extschema@.idem_keys AS
@@ -25,32 +25,44 @@ COMMENT ON COLUMN @extschema@.idem_keys.body IS 'Bytes of the stored body; NULL:
 COMMENT ON COLUMN @extschema@.idem_keys.age IS 'Time since the first attempt.';
 COMMENT ON COLUMN @extschema@.idem_keys.ttl IS 'Time left until a finished row expires; zero: due for the sweep. A row in progress never expires.';
 
--- Wide, for \x: all that is known of a claim that somebody has to settle.
-CREATE VIEW @extschema@.idem_open_claims AS
+-- Wide, for \x: what idem_keys leaves out.
+CREATE VIEW @extschema@.idem_key_details AS
 SELECT k.tenant_id,
        k.endpoint,
        k.key,
+       k.status,
        k.attempt,
        k.provider_key,
+       k.resource_ref,
+       k.recovery_point,
+       k.recovery_state,
        k.open_since,
        k.lease_until,
-       k.recovery_point,
-       k.recovery_state
-  FROM @extschema@.idempotency_keys k
- WHERE k.open_since IS NOT NULL
- ORDER BY k.open_since;
+       k.created_at,
+       k.completed_at,
+       k.expires_at
+  FROM @extschema@.idempotency_keys k;
 
-COMMENT ON VIEW @extschema@.idem_open_claims IS
-  'Claims that were committed in progress, oldest first, with all that is needed to settle one. Best read in psql''s expanded display (\x).';
-COMMENT ON COLUMN @extschema@.idem_open_claims.tenant_id IS 'Tenant or account.';
-COMMENT ON COLUMN @extschema@.idem_open_claims.endpoint IS 'By convention METHOD /route/template.';
-COMMENT ON COLUMN @extschema@.idem_open_claims.key IS 'The client''s Idempotency-Key.';
-COMMENT ON COLUMN @extschema@.idem_open_claims.attempt IS 'Fencing number: pass it to idem_complete, idem_fail or idem_release.';
-COMMENT ON COLUMN @extschema@.idem_open_claims.provider_key IS 'The key that the provider was given: ask it by this what happened.';
-COMMENT ON COLUMN @extschema@.idem_open_claims.open_since IS 'When it was claimed.';
-COMMENT ON COLUMN @extschema@.idem_open_claims.lease_until IS 'Until when a reconciler holds it.';
-COMMENT ON COLUMN @extschema@.idem_open_claims.recovery_point IS 'The last committed step.';
-COMMENT ON COLUMN @extschema@.idem_open_claims.recovery_state IS 'What was stored with it.';
+COMMENT ON VIEW @extschema@.idem_key_details IS
+  'Every stored key with all that is known of it but hashes and bodies. Best read in psql''s expanded display (\x).';
+COMMENT ON COLUMN @extschema@.idem_key_details.tenant_id IS 'Tenant or account.';
+COMMENT ON COLUMN @extschema@.idem_key_details.endpoint IS 'By convention METHOD /route/template.';
+COMMENT ON COLUMN @extschema@.idem_key_details.key IS 'The client''s Idempotency-Key.';
+COMMENT ON COLUMN @extschema@.idem_key_details.status IS 'in_progress, succeeded or failed.';
+COMMENT ON COLUMN @extschema@.idem_key_details.attempt IS
+  'Fencing number: pass it to idem_complete, idem_fail or idem_release.';
+COMMENT ON COLUMN @extschema@.idem_key_details.provider_key IS
+  'The key that the provider was given: ask it by this what happened.';
+COMMENT ON COLUMN @extschema@.idem_key_details.resource_ref IS
+  'What to rebuild the response from, when its body is too large to store.';
+COMMENT ON COLUMN @extschema@.idem_key_details.recovery_point IS 'The last committed step.';
+COMMENT ON COLUMN @extschema@.idem_key_details.recovery_state IS 'What was stored with it.';
+COMMENT ON COLUMN @extschema@.idem_key_details.open_since IS 'When an open claim was made; NULL: it is not open.';
+COMMENT ON COLUMN @extschema@.idem_key_details.lease_until IS 'Until when a reconciler holds it.';
+COMMENT ON COLUMN @extschema@.idem_key_details.created_at IS 'Start of the transaction of the first attempt.';
+COMMENT ON COLUMN @extschema@.idem_key_details.completed_at IS 'When the result was stored.';
+COMMENT ON COLUMN @extschema@.idem_key_details.expires_at IS
+  'Retention end of a finished row. A row in progress never expires.';
 
 CREATE VIEW @extschema@.idem_stuck WITH (security_barrier) AS
 SELECT k.tenant_id,

@@ -197,7 +197,7 @@ fn monitoring_may_read_every_view_but_those_with_every_key() {
         let views: Vec<String> = rights(&mut admin, "postgres")
             .into_iter()
             .filter(|r| r.ends_with(": SELECT") && r.starts_with("idem_"))
-            .filter(|r| !r.starts_with("idem_keys:") && !r.starts_with("idem_open_claims:"))
+            .filter(|r| !r.starts_with("idem_keys:") && !r.starts_with("idem_key_details:"))
             .collect();
         assert!(views.len() >= 3);
         let may: Vec<String> = rights(&mut admin, &role).into_iter().filter(|r| r.ends_with(": SELECT")).collect();
@@ -207,7 +207,7 @@ fn monitoring_may_read_every_view_but_those_with_every_key() {
         admin.batch_execute(&grant).unwrap();
         let mut c = db.connect_as(&role);
         c.batch_execute("TABLE idem_stuck; TABLE idem_endpoint_summary").unwrap();
-        for keys in ["TABLE idem_keys", "TABLE idem_open_claims"] {
+        for keys in ["TABLE idem_keys", "TABLE idem_key_details"] {
             assert_eq!(sqlstate(c.batch_execute(keys)), "42501");
         }
         assert_eq!(sqlstate(c.claim("t", "POST /x", "k", b"")), "42501");

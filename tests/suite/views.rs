@@ -91,7 +91,7 @@ fn idem_keys_shows_sizes_instead_of_hashes_bodies_and_headers() {
     assert_eq!(finished, "acct_1234|POST /v1/payments|succeeded|201|6000|t|t");
     let leased: String = c.value(
         "SELECT concat_ws('|', tenant_id, endpoint, attempt, provider_key IS NOT NULL, lease_until > now(), recovery_point)
-           FROM idem_open_claims LIMIT 1",
+           FROM idem_key_details WHERE lease_until > now()",
     );
     assert_eq!(leased, "acct_1234|POST /v1/payments|1|t|t");
     assert_eq!(
