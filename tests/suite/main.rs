@@ -7,6 +7,7 @@ mod cost;
 mod crashes;
 mod drivers;
 mod guard;
+mod installcheck;
 mod isolation;
 mod lifecycle;
 mod privileges;
