@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 # no PostgreSQL is installed.
 GIVEN     := $(PG_CONFIG)
 override PG_CONFIG := $(shell PG_CONFIG='$(GIVEN)' tools/pg_config)
-PG_MAJOR  := $(if $(PG_CONFIG),$(shell '$(PG_CONFIG)' --version 2>/dev/null | sed 's/^[^0-9]*\([0-9]*\).*/\1/'))
+PG_MAJOR  := $(if $(PG_CONFIG),$(shell '$(PG_CONFIG)' --version 2>/dev/null | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'))
 pg_dir     = $(shell '$(PG_CONFIG)' --$(1))
 
 # One target directory a major version, and one spelling of the path: cargo rebuilds pgrx when either changes.
