@@ -3,7 +3,7 @@
 EXTENSION := idempotency_enforcer
 VERSION   := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
-# rustup puts cargo here; a shell that was open before does not know yet.
+# Where rustup puts cargo, and Debian the programs of administrators: PATH may lack both.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # The PostgreSQL to build for: make PG_CONFIG=/path/to/pg_config ... A path given in either way is used as it is, and
