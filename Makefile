@@ -4,7 +4,7 @@ EXTENSION := idempotency_enforcer
 VERSION   := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
 # Where rustup puts cargo, and Debian the programs of administrators: PATH may lack both.
-export PATH := $(PATH):$(HOME)/.cargo/bin
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 # The PostgreSQL to build for: make PG_CONFIG=/path/to/pg_config ... A path given in either way is used as it is, and
 # no PostgreSQL is installed.
