@@ -135,9 +135,11 @@ target/node/.made: $(wildcard tests/clients/node/package*.json)
 	cd $(@D) && npm install --silent --no-audit --no-fund
 	@touch $@
 
-# pg_regress comes with PGXS, beside its makefiles.
+# pg_regress comes with PGXS, beside its makefiles; that of one major version tests another as well.
+PG_REGRESS ?= $(dir $(call pg_dir,pgxs))../test/regress/pg_regress
+
 installcheck: check
-	'$(dir $(call pg_dir,pgxs))../../src/test/regress/pg_regress' --bindir='$(call pg_dir,bindir)' \
+	'$(PG_REGRESS)' --bindir='$(call pg_dir,bindir)' \
 	    --inputdir=tests/regress --outputdir=target/installcheck --dbname=idempotency_enforcer_regression \
 	    replay errors views
 
