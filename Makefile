@@ -38,7 +38,7 @@ AS_ROOT    = $(shell for d in '$(PKGLIBDIR)' '$(EXTDIR)'; do \
 AGAIN     := $(MAKE) --no-print-directory
 
 .PHONY: all install uninstall demo stop test installcheck lint clean help
-.PHONY: check check-rust run-demo run-tests unit suite
+.PHONY: check check-rust build-demo run-demo run-tests unit suite
 
 all: check $(LIBRARY) $(SCRIPT) $(CONTROL)
 
@@ -85,11 +85,14 @@ uninstall: check
 
 demo: check-rust
 	@PG_CONFIG='$(GIVEN)' tools/setup
-	@$(AGAIN) install run-demo
+	@$(AGAIN) -j2 install build-demo
+	@$(AGAIN) run-demo
+
+build-demo:
+	cargo build --quiet --bin demo $(TESTS)
 
 run-demo: export PG_CONFIG := $(PG_CONFIG)
 run-demo:
-	cargo build --quiet --bin demo $(TESTS)
 	@target/tests/debug/demo "$$(tools/demo-directory $(PG_MAJOR))"
 
 stop:
