@@ -24,6 +24,7 @@ pub enum Shutdown {
 pub struct Cluster {
     installation: Installation,
     root: PathBuf,
+    host: String,
     port: u16,
     databases: AtomicU32,
     _directory: Option<TempDir>,
@@ -60,20 +61,29 @@ impl Cluster {
         cluster
     }
 
-    /// A server in a directory that stays: created when it is not there yet, and left running.
+    /// A server in a directory that stays: created when it is not there yet, and left running. Whoever may enter the
+    /// directory may connect, by the socket in it, and nobody else.
     pub fn keep_at(root: &Path, settings: &[&str]) -> Cluster {
         let port_file = root.join("port");
         if let Some(port) = fs::read_to_string(&port_file).ok().and_then(|p| p.trim().parse().ok()) {
             let installation = Installation::find();
-            let cluster =
-                Cluster { installation, root: root.into(), port, databases: AtomicU32::new(0), _directory: None };
+            let cluster = Cluster {
+                installation,
+                root: root.into(),
+                host: root.display().to_string(),
+                port,
+                databases: AtomicU32::new(0),
+                _directory: None,
+            };
             if !cluster.is_running() {
                 cluster.start_again();
             }
             return cluster;
         }
         fs::create_dir_all(root).expect("a directory for the cluster");
-        let cluster = Cluster::create(root, settings, None);
+        let mut cluster = Cluster::create(root, settings, None);
+        cluster.configure(&["listen_addresses = ''"]);
+        cluster.host = root.display().to_string();
         fs::write(port_file, cluster.port.to_string()).expect("the port file");
         cluster.start_again();
         cluster
@@ -85,6 +95,7 @@ impl Cluster {
         let cluster = Cluster {
             installation,
             root: root.into(),
+            host: "127.0.0.1".into(),
             port: free_port(),
             databases: AtomicU32::new(0),
             _directory: directory,
@@ -179,13 +190,15 @@ impl Cluster {
 
     /// Kills a process of the server with SIGKILL. A killed backend makes all of the server restart.
     pub fn kill(&self, pid: i32) {
-        run(self.installation.as_server_user("kill").args(["-KILL", &pid.to_string()]));
+        // SAFETY: kill has no preconditions. The server's user is this one, unless this one is root.
+        let result = unsafe { libc::kill(pid, libc::SIGKILL) };
+        assert_eq!(result, 0, "kill {pid}: {}", std::io::Error::last_os_error());
     }
 
-    /// How to connect to a database of the cluster as a role, over TCP.
+    /// How to connect to a database of the cluster as a role: over TCP, but to a cluster that stays by its socket.
     pub fn config(&self, database: &str, role: &str) -> Config {
         let mut config = Config::new();
-        config.host("127.0.0.1").port(self.port).dbname(database).user(role);
+        config.host(&self.host).port(self.port).dbname(database).user(role);
         config
     }
 

@@ -11,6 +11,7 @@ mod drivers;
 mod external;
 mod guard;
 mod health;
+mod installcheck;
 mod isolation;
 mod lifecycle;
 mod metrics;
