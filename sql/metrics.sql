@@ -121,7 +121,8 @@ SELECT m.name, '{}', m.value::double precision
   FROM pg_catalog.pg_class r
  CROSS JOIN LATERAL (VALUES
        ('idempotency_table_rows',
-         coalesce(nullif(r.reltuples, (-1)::real)::bigint, pg_catalog.pg_stat_get_live_tuples(r.oid))),
+         CASE WHEN r.reltuples OPERATOR(pg_catalog.>=) 0::real THEN r.reltuples::bigint
+              ELSE pg_catalog.pg_stat_get_live_tuples(r.oid) END),
        ('idempotency_table_dead_rows', pg_catalog.pg_stat_get_dead_tuples(r.oid)),
        ('idempotency_table_size_bytes', pg_catalog.pg_table_size(r.oid)),
        ('idempotency_table_index_size_bytes', pg_catalog.pg_indexes_size(r.oid))) m(name, value)

@@ -121,7 +121,7 @@ BEGIN
   LOOP
     EXECUTE pg_catalog.format('REVOKE ALL ON %s FROM %s', object.name,
       CASE WHEN object.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
-           ELSE object.grantee::pg_catalog.regrole::text END);
+           ELSE object.grantee::pg_catalog.regrole::pg_catalog.text END);
   END LOOP;
 END
 $privileges$;

@@ -9,7 +9,8 @@ RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_stats_reset_wrapper';
 
 CREATE VIEW @extschema@.idem_stats AS
-SELECT nullif(pg_catalog.convert_from(c.endpoint, 'UTF8'), '') AS endpoint,
+SELECT CASE WHEN pg_catalog.octet_length(c.endpoint) OPERATOR(pg_catalog.>) 0
+            THEN pg_catalog.convert_from(c.endpoint, 'UTF8') END AS endpoint,
        c.counters[1] AS executed,
        c.counters[2] AS replayed,
        c.counters[3] AS in_progress,
@@ -23,8 +24,10 @@ SELECT nullif(pg_catalog.convert_from(c.endpoint, 'UTF8'), '') AS endpoint,
        c.counters[11] AS swept,
        c.counters[12] AS stuck_seen,
        c.counters[13] AS rounds,
-       pg_catalog.to_timestamp(nullif(c.counters[14], 0) OPERATOR(pg_catalog./) 1000000.0) AS last_round_at,
-       pg_catalog.make_interval(secs => nullif(c.counters[15], 0) OPERATOR(pg_catalog./) 1000000.0) AS last_round_took
+       CASE WHEN c.counters[14] OPERATOR(pg_catalog.>) 0
+            THEN pg_catalog.to_timestamp(c.counters[14] OPERATOR(pg_catalog./) 1000000.0) END AS last_round_at,
+       CASE WHEN c.counters[14] OPERATOR(pg_catalog.>) 0
+            THEN pg_catalog.make_interval(secs => c.counters[15] OPERATOR(pg_catalog./) 1000000.0) END AS last_round_took
   FROM @extschema@.idem_counters() c
  ORDER BY 1 NULLS FIRST;
 

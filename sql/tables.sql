@@ -12,8 +12,10 @@ CREATE TABLE @extschema@.idempotency_endpoints (
   notes                   text,
   created_at              timestamptz NOT NULL DEFAULT pg_catalog.now(),
   CONSTRAINT idempotency_endpoints_pkey PRIMARY KEY (endpoint),
-  CONSTRAINT endpoint_length CHECK (pg_catalog.octet_length(endpoint) BETWEEN 1 AND 255),
-  CONSTRAINT effect_known CHECK (effect IN ('transaction', 'external')),
+  CONSTRAINT endpoint_length CHECK (
+    pg_catalog.octet_length(endpoint) OPERATOR(pg_catalog.>=) 1
+    AND pg_catalog.octet_length(endpoint) OPERATOR(pg_catalog.<=) 255),
+  CONSTRAINT effect_known CHECK (effect OPERATOR(pg_catalog.=) ANY (ARRAY['transaction', 'external'])),
   CONSTRAINT retry_window_positive CHECK (retry_window OPERATOR(pg_catalog.>) '0'),
   -- The red line: a result must not be forgotten while its client still retries.
   CONSTRAINT ttl_above_retry_window CHECK (ttl OPERATOR(pg_catalog.>) retry_window),

@@ -9,10 +9,10 @@ SELECT k.tenant_id,
        k.response_code AS code,
        pg_catalog.octet_length(k.response_body) AS body,
        pg_catalog.make_interval(secs => pg_catalog.floor(
-         extract(epoch FROM pg_catalog.now() OPERATOR(pg_catalog.-) k.created_at))::float8) AS age,
+         extract(epoch FROM pg_catalog.now() OPERATOR(pg_catalog.-) k.created_at))::double precision) AS age,
        CASE WHEN k.status OPERATOR(pg_catalog.<>) 'in_progress' THEN
          pg_catalog.make_interval(secs => greatest(0, pg_catalog.floor(
-           extract(epoch FROM k.expires_at OPERATOR(pg_catalog.-) pg_catalog.now()))::float8)) END AS ttl
+           extract(epoch FROM k.expires_at OPERATOR(pg_catalog.-) pg_catalog.now()))::double precision)) END AS ttl
   FROM @extschema@.idempotency_keys k;
 
 COMMENT ON VIEW @extschema@.idem_keys IS 'Every stored key, without hashes and bodies.';
