@@ -46,8 +46,14 @@ pub fn connect_to_no_database() {
 
 /// Connects to a database as the bootstrap superuser, with none of the settings that its owner may have chosen for
 /// sessions and that would stop a worker (as `AutoVacWorkerMain` does).
+///
+/// Also to one that has begun to refuse connections, which would be an error in the log: the caller looks.
 pub fn connect_to(database: pg_sys::Oid) {
-    BackgroundWorker::connect_worker_to_spi_by_oid(Some(database), None);
+    // SAFETY: called once, at the start of a background worker; no role means the bootstrap superuser.
+    unsafe {
+        let flags = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, flags);
+    }
     for (name, value) in [
         (c"search_path", c"pg_catalog, pg_temp"),
         (c"default_transaction_isolation", c"read committed"),
@@ -55,6 +61,10 @@ pub fn connect_to(database: pg_sys::Oid) {
         (c"default_transaction_deferrable", c"off"),
         (c"statement_timeout", c"0"),
         (c"lock_timeout", c"0"),
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        (c"transaction_timeout", c"0"),
+        // A batch is over sooner than it is compiled.
+        (c"jit", c"off"),
         (c"synchronous_commit", c"local"),
     ] {
         set(name, value, pg_sys::GucSource::PGC_S_OVERRIDE);

@@ -80,6 +80,35 @@ impl Drop for Quiet {
     }
 }
 
+/// While it lives, nothing can be put off until after it, as in `VACUUM` and `REFRESH MATERIALIZED VIEW`: a deferred
+/// trigger of the tables' owner would run at COMMIT, in a worker with the rights of a superuser.
+pub struct Restricted {
+    user: pg_sys::Oid,
+    context: c_int,
+}
+
+impl Restricted {
+    pub fn new() -> Self {
+        let (mut user, mut context) = (pg_sys::InvalidOid, 0);
+        // SAFETY: as in `OwnerRights::assume`.
+        unsafe {
+            pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
+            pg_sys::SetUserIdAndSecContext(user, context | pg_sys::SECURITY_RESTRICTED_OPERATION as c_int);
+        }
+        Restricted { user, context }
+    }
+}
+
+impl Drop for Restricted {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return; // an ERROR is under way: the abort restores everything
+        }
+        // SAFETY: undoes what `new` did.
+        unsafe { pg_sys::SetUserIdAndSecContext(self.user, self.context) };
+    }
+}
+
 /// Sets a setting until the innermost nest level ends, as a function's SET clause does.
 fn set_locally(name: &CStr, value: &CStr, context: pg_sys::GucContext::Type) {
     // SAFETY: both strings are NUL-terminated and copied by PostgreSQL.
