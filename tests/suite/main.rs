@@ -20,3 +20,4 @@ mod sweep;
 mod tenancy;
 mod views;
 mod volume;
+mod worker;
