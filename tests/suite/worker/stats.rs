@@ -79,7 +79,8 @@ fn everything_is_counted_outlives_its_process_and_is_reset() {
     c.execute("SELECT pg_terminate_backend($1)", &[&launcher]).unwrap();
     wait_for_another_launcher(&cluster, launcher);
     drop(c);
-    let (mut c, mut elsewhere) = (db.admin(), cluster.database().admin());
+    let another = cluster.database();
+    let (mut c, mut elsewhere) = (db.admin(), another.admin());
     assert!(counters(&mut c, "POST /x").starts_with(&of_x[..8]));
 
     // Each database has its own.

@@ -23,8 +23,8 @@ fn batches_are_committed_one_by_one_and_reported_while_the_process_goes_on() {
     .unwrap();
     holder.batch_execute("BEGIN").unwrap();
     tx.commit().unwrap();
-    // Locked before the sweep gets there: it stops at the gate first.
-    let locked = holder.execute("SELECT FROM idempotency_keys WHERE key = 'k30' FOR UPDATE", &[]).unwrap();
+    // The sweep does not get to this row before the gate opens.
+    let locked = holder.execute("SELECT FROM idempotency_keys WHERE key = 'k35' FOR UPDATE", &[]).unwrap();
     assert_eq!(locked, 1);
     wait_until_held(&mut c);
     assert_eq!(rows_left(&mut c), 38 - 20, "two batches are gone, the third is under way");
