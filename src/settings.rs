@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString};
 use std::time::Duration;
 
 use crate::pg::{encoding, placeholders};
-use crate::stats::MOST_SLOTS;
+use crate::stats::MOST_ENDPOINTS;
 
 static MAX_BODY_BYTES: GucSetting<i32> = GucSetting::<i32>::new(65_536);
 static RETRY_AFTER: GucSetting<i32> = GucSetting::<i32>::new(2);
@@ -126,7 +126,7 @@ fn define_all() {
             c"The others are counted together.",
             &MAX_TRACKED_ENDPOINTS,
             1,
-            MOST_SLOTS as i32 - 1,
+            MOST_ENDPOINTS as i32,
             GucContext::Postmaster,
             GucFlags::default(),
         );
@@ -164,10 +164,35 @@ pub fn stuck_log_limit() -> i32 {
     STUCK_LOG_LIMIT.get()
 }
 
-/// Databases to visit; empty: all.
-pub fn databases() -> Vec<String> {
-    let list = DATABASES.get().and_then(|list| list.into_string().ok()).unwrap_or_default();
-    list.split(',').map(|name| name.trim().trim_matches('"').to_owned()).filter(|name| !name.is_empty()).collect()
+/// Whether the worker visits the database of this name.
+pub fn is_swept(database: &str) -> bool {
+    let list = DATABASES.get().unwrap_or_default();
+    let wanted = names_in(&list.to_string_lossy());
+    wanted.is_empty() || wanted.iter().any(|name| name == database)
+}
+
+/// The names in a list separated by commas, each as it is, or in double quotes, a double quote in them doubled.
+fn names_in(list: &str) -> Vec<String> {
+    let (mut names, mut name, mut quoted) = (Vec::new(), String::new(), false);
+    for c in list.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => names.push(std::mem::take(&mut name)),
+            _ => {}
+        }
+        if c != ',' || quoted {
+            name.push(c);
+        }
+    }
+    names.push(name);
+    names.iter().map(|name| unquote(name.trim())).filter(|name| !name.is_empty()).collect()
+}
+
+fn unquote(name: &str) -> String {
+    match name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        Some(inner) => inner.replace("\"\"", "\""),
+        None => name.to_owned(),
+    }
 }
 
 /// Endpoints that get counters of their own.
@@ -193,4 +218,16 @@ pub fn docs_url() -> Option<String> {
 /// The session setting that holds the tenant, if the administrator named one.
 pub fn tenant_setting() -> Option<CString> {
     TENANT_SETTING.get().filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_names() {
+        assert!(names_in("").is_empty() && names_in(" , ,\"\"").is_empty());
+        assert_eq!(names_in("shop, Billing ,\"a b\""), ["shop", "Billing", "a b"]);
+        assert_eq!(names_in(r#""a,b","say ""hi""",c"#), ["a,b", r#"say "hi""#, "c"]);
+    }
 }

@@ -12,9 +12,9 @@ use pgrx::pg_sys;
 use pgrx::{pg_guard, pg_shmem_init, PgAtomic, PgLwLock};
 use slots::{Slots, OVERFLOW};
 
-pub use slots::MOST_SLOTS;
+pub use slots::MOST_ENDPOINTS;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -52,7 +52,7 @@ pub struct Counted {
 
 /// The name under which endpoints are counted that found no room.
 pub const OTHER_ENDPOINTS: &str = "(other endpoints)";
-/// The slot of the database itself has no endpoint.
+/// The slot of the database itself has no endpoint; it is not one of those that the setting limits.
 const NO_ENDPOINT: &str = "";
 
 // SAFETY: the names are ours alone.
@@ -96,6 +96,9 @@ pub fn round_is_over(took: Duration) {
     if is_available() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let slot = slot_of(NO_ENDPOINT);
+        if slot == OVERFLOW {
+            return; // more databases than slots
+        }
         let slots = SLOTS.get();
         slots.counter(slot, Counter::Rounds).fetch_add(1, Relaxed);
         slots.counter(slot, Counter::LastRoundAt).store(now.as_micros() as u64, Relaxed);
@@ -120,11 +123,17 @@ pub fn reset_this_database() {
     SLOTS.get().reset(|slot, owner| slot == OVERFLOW || owner == database);
 }
 
-/// Gives back the slots of databases that are not in the list.
-pub fn forget_other_databases(existing: &[pg_sys::Oid]) {
-    if is_available() {
+/// The databases that have counters.
+pub fn databases() -> HashSet<pg_sys::Oid> {
+    let owners = if is_available() { SLOTS.get().owners() } else { HashSet::new() };
+    owners.into_iter().map(pg_sys::Oid::from).collect()
+}
+
+/// Gives back the slots of databases that were dropped.
+pub fn forget_databases(dropped: impl Iterator<Item = pg_sys::Oid>) {
+    for database in dropped {
         let _lock = ASSIGNMENT.exclusive();
-        SLOTS.get().free(|owner| !existing.iter().any(|oid| oid.to_u32() == owner));
+        SLOTS.get().free(database.to_u32());
     }
 }
 

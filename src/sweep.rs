@@ -4,6 +4,8 @@ use crate::pg::entry::{sql_function, Answer, Args};
 use crate::refusal::Refusal;
 use crate::stats::{self, Counter};
 use crate::tables::Tables;
+use pgrx::datum::TimestampWithTimeZone;
+use std::cmp::Ordering;
 
 sql_function!("idem_sweep" => sweep);
 
@@ -17,14 +19,23 @@ fn sweep(args: &Args) -> Result<Answer, Refusal> {
         ));
     };
     let tables = Tables::open(args.schema())?;
-    Ok(Answer::Int(batch(&tables, max_rows) as i32))
+    Ok(Answer::Int(batch(&tables, max_rows, None).rows as i32))
 }
 
-/// Sweeps one batch, counts it, and returns its size.
-pub fn batch(tables: &Tables, max_rows: i32) -> i64 {
-    let swept = tables.sweep(max_rows);
-    for (endpoint, rows) in &swept {
-        stats::add(endpoint, Counter::Swept, *rows as u64);
+pub struct Batch {
+    pub rows: i64,
+    /// Where the next one may begin; `None` when this one is empty.
+    pub end: Option<TimestampWithTimeZone>,
+}
+
+/// Sweeps one batch and counts it.
+pub fn batch(tables: &Tables, max_rows: i32, from: Option<TimestampWithTimeZone>) -> Batch {
+    let swept = tables.sweep(max_rows, from);
+    for of in &swept {
+        stats::add(&of.endpoint, Counter::Swept, of.rows as u64);
     }
-    swept.iter().map(|(_, rows)| rows).sum()
+    Batch {
+        rows: swept.iter().map(|of| of.rows).sum(),
+        end: swept.iter().filter_map(|of| of.latest).max_by(|a, b| a.partial_cmp(b).unwrap_or(Ordering::Equal)),
+    }
 }

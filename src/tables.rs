@@ -95,6 +95,14 @@ pub struct StuckClaim {
     pub open_for: String,
 }
 
+/// The rows of one endpoint that a batch has deleted.
+pub struct Swept {
+    pub endpoint: String,
+    pub rows: i64,
+    /// The latest end of their retention.
+    pub latest: Option<TimestampWithTimeZone>,
+}
+
 /// Plans are kept for one schema; an extension that was dropped and created elsewhere gets new ones.
 struct Plans {
     schema: pg_sys::Oid,
@@ -202,11 +210,16 @@ impl Tables {
         self.first(Statement::IsLeftOpen, &scope_args(scope), Mode::Read, |_| ()).is_some()
     }
 
-    /// Deletes up to `max_rows` finished rows whose retention has ended, in expiry order, skipping locked ones.
-    /// Returns how many of each endpoint.
-    pub fn sweep(&self, max_rows: i32) -> Vec<(String, i64)> {
+    /// Deletes up to `max_rows` finished rows whose retention has ended, in expiry order, skipping locked ones, and
+    /// all that expired before `from`.
+    pub fn sweep(&self, max_rows: i32, from: Option<TimestampWithTimeZone>) -> Vec<Swept> {
         self.rights.without_jit();
-        self.all(Statement::Sweep, &[Value::int(max_rows)], Mode::Write, |row| (row.text(0), row.bigint(1)))
+        let args = [Value::int(max_rows), Value::optional(from, Value::timestamptz)];
+        self.all(Statement::Sweep, &args, Mode::Write, |row| Swept {
+            endpoint: row.text(0),
+            rows: row.bigint(1),
+            latest: row.timestamptz(2),
+        })
     }
 
     /// The number of rows that a sweep would delete, counted up to `most`.
@@ -264,10 +277,15 @@ impl Tables {
 
     fn plan(&self, statement: Statement) -> Plan {
         PLANS.with_borrow_mut(|plans| match plans {
-            Some(plans) => *plans.kept[statement as usize]
-                .get_or_insert_with(|| self.spi.prepare(&statement.sql(&plans.schema_name), statement.types())),
-            None => self.spi.prepare(&statement.sql(&name_of_schema(self.schema)), statement.types()),
+            Some(plans) => {
+                *plans.kept[statement as usize].get_or_insert_with(|| self.prepare(statement, &plans.schema_name))
+            }
+            None => self.prepare(statement, &name_of_schema(self.schema)),
         })
+    }
+
+    fn prepare(&self, statement: Statement, schema_name: &CStr) -> Plan {
+        self.spi.prepare(&statement.sql(schema_name), statement.types(), statement.planning())
     }
 }
 
@@ -310,7 +328,7 @@ fn scope_args(scope: &Scope) -> [Value; 3] {
 
 /// The owner of `idempotency_keys`; `None` when the schema has no such table.
 fn owner_of_keys(schema: pg_sys::Oid) -> Option<pg_sys::Oid> {
-    let table = find_keys(schema)?;
+    let table = find_table(schema, c"idempotency_keys")?;
     // SAFETY: the relation is opened with a lock, as the statements will, and closed when dropped.
     unsafe {
         let keys = pgrx::PgRelation::with_lock(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
@@ -318,17 +336,27 @@ fn owner_of_keys(schema: pg_sys::Oid) -> Option<pg_sys::Oid> {
     }
 }
 
-/// The table `idempotency_keys` in the extension's schema.
-pub fn find_keys(schema: pg_sys::Oid) -> Option<pg_sys::Oid> {
+/// A table in the extension's schema.
+fn find_table(schema: pg_sys::Oid, name: &CStr) -> Option<pg_sys::Oid> {
     // SAFETY: a catalog look-up by name.
-    let table = unsafe { pg_sys::get_relname_relid(c"idempotency_keys".as_ptr(), schema) };
+    let table = unsafe { pg_sys::get_relname_relid(name.as_ptr(), schema) };
     (table != pg_sys::InvalidOid).then_some(table)
 }
 
-/// Takes the lock that writing to the table takes, until the transaction ends; false when that would have to wait.
-pub fn try_lock_keys(table: pg_sys::Oid) -> bool {
+/// Takes the locks that using the tables takes, until the transaction ends; false when that would have to wait, or the
+/// tables are not there. Whoever holds them waits for no other session's lock on a table.
+pub fn try_lock(schema: pg_sys::Oid) -> bool {
+    let find = || [find_table(schema, c"idempotency_endpoints"), find_table(schema, c"idempotency_keys")];
+    let found = find();
+    let [Some(endpoints), Some(keys)] = found else { return false };
+    let modes = [pg_sys::AccessShareLock, pg_sys::RowExclusiveLock];
     // SAFETY: the lock manager takes any Oid; it processes invalidations once the lock is held.
-    unsafe { pg_sys::ConditionalLockRelationOid(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE) }
+    let locked = [endpoints, keys]
+        .into_iter()
+        .zip(modes)
+        .all(|(table, mode)| unsafe { pg_sys::ConditionalLockRelationOid(table, mode as pg_sys::LOCKMODE) });
+    // They may have been dropped before they were locked.
+    locked && find() == found
 }
 
 /// The schema of the extension in the current database, for a process that no function call has told.

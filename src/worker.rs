@@ -9,7 +9,9 @@ mod visit;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
 use std::time::Duration;
 
-pub const LIBRARY: &str = "idempotency_enforcer";
+const LIBRARY: &str = "idempotency_enforcer";
+/// The least time that a database is given in a round.
+const LEAST_BUDGET: Duration = Duration::from_secs(1);
 
 /// Registers the launcher. Called from `_PG_init`, while the postmaster preloads the library.
 ///

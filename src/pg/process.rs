@@ -1,8 +1,9 @@
 //! A background process: its signals, what it shows of itself, and its locks on databases.
 
 use pgrx::bgworkers::{BackgroundWorker, SignalWakeFlags};
-use pgrx::pg_sys;
+use pgrx::{pg_guard, pg_sys};
 use std::ffi::{c_int, CStr, CString};
+use std::sync::Once;
 
 extern "C-unwind" {
     /// `tcop/postgres.c`: notes the request to terminate, which the next check for interrupts serves. pgrx's
@@ -46,8 +47,14 @@ pub fn connect_to_no_database() {
 
 /// Connects to a database as the bootstrap superuser, with none of the settings that its owner may have chosen for
 /// sessions and that would stop a worker (as `AutoVacWorkerMain` does).
+///
+/// Also to one that has begun to refuse connections, which would be an error in the log: the caller looks.
 pub fn connect_to(database: pg_sys::Oid) {
-    BackgroundWorker::connect_worker_to_spi_by_oid(Some(database), None);
+    // SAFETY: called once, at the start of a background worker; no role means the bootstrap superuser.
+    unsafe {
+        let flags = pg_sys::BGWORKER_BYPASS_ALLOWCONN;
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(database, pg_sys::InvalidOid, flags);
+    }
     for (name, value) in [
         (c"search_path", c"pg_catalog, pg_temp"),
         (c"default_transaction_isolation", c"read committed"),
@@ -55,6 +62,10 @@ pub fn connect_to(database: pg_sys::Oid) {
         (c"default_transaction_deferrable", c"off"),
         (c"statement_timeout", c"0"),
         (c"lock_timeout", c"0"),
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        (c"transaction_timeout", c"0"),
+        // A batch is over sooner than it is compiled.
+        (c"jit", c"off"),
         (c"synchronous_commit", c"local"),
     ] {
         set(name, value, pg_sys::GucSource::PGC_S_OVERRIDE);
@@ -127,6 +138,25 @@ pub struct DatabaseLock {
     tag: pg_sys::LOCKTAG,
 }
 
+/// lock.h
+const DEFAULT_LOCKMETHOD: u8 = 1;
+
+/// PostgreSQL releases the locks of a session that is in a transaction when it ends, and only those.
+fn release_locks_at_exit() {
+    static ONCE: Once = Once::new();
+    // SAFETY: registers a callback that takes no argument, before shared memory is left.
+    ONCE.call_once(|| unsafe { pg_sys::before_shmem_exit(Some(release_locks), pg_sys::Datum::from(0)) });
+}
+
+/// # Safety
+///
+/// Called by PostgreSQL when the process ends.
+#[pg_guard]
+unsafe extern "C-unwind" fn release_locks(_code: c_int, _argument: pg_sys::Datum) {
+    // SAFETY: the process still has its place in shared memory.
+    unsafe { pg_sys::LockReleaseAll(DEFAULT_LOCKMETHOD.into(), true) };
+}
+
 impl DatabaseLock {
     const MODE: pg_sys::LOCKMODE = pg_sys::RowExclusiveLock as pg_sys::LOCKMODE;
 
@@ -139,7 +169,7 @@ impl DatabaseLock {
                 locktag_field3: database.to_u32(),
                 locktag_field4: 0,
                 locktag_type: pg_sys::LockTagType::LOCKTAG_OBJECT as u8,
-                locktag_lockmethodid: 1, // DEFAULT_LOCKMETHOD
+                locktag_lockmethodid: DEFAULT_LOCKMETHOD,
             },
         }
     }
@@ -149,8 +179,10 @@ impl DatabaseLock {
         self.try_lock(false)
     }
 
-    /// Takes it until [`DatabaseLock::release_session`]; as above. Works before the process is connected.
+    /// Takes it until [`DatabaseLock::release_session`] or the end of the process; as above. Works before the process is
+    /// connected and outside of a transaction.
     pub fn try_in_session(&self) -> bool {
+        release_locks_at_exit();
         self.try_lock(true)
     }
 

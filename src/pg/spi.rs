@@ -20,6 +20,14 @@ pub struct Spi {
 #[derive(Clone, Copy)]
 pub struct Plan(pg_sys::SPIPlanPtr);
 
+/// When a statement is planned.
+#[derive(Clone, Copy)]
+pub enum Planning {
+    Once = pg_sys::CURSOR_OPT_GENERIC_PLAN as isize,
+    /// For its parameters.
+    EachTime = pg_sys::CURSOR_OPT_CUSTOM_PLAN as isize,
+}
+
 /// What a statement may see and do.
 #[derive(Clone, Copy)]
 pub enum Mode {
@@ -39,19 +47,14 @@ impl Spi {
         Spi { _private: () }
     }
 
-    /// Prepares a statement with a generic plan: it is planned once, not for each set of parameters.
-    pub fn prepare(&self, sql: &[u8], types: &[pg_sys::BuiltinOid]) -> Plan {
+    pub fn prepare(&self, sql: &[u8], types: &[pg_sys::BuiltinOid], planning: Planning) -> Plan {
         let sql = CString::new(sql).unwrap_or_default();
         let mut oids: Vec<pg_sys::Oid> = types.iter().map(|t| t.value()).collect();
         // SAFETY: the strings and arrays outlive the call; SPI copies them. SPI_keepplan moves the plan into
         // memory that lives as long as the process.
         unsafe {
-            let plan = pg_sys::SPI_prepare_cursor(
-                sql.as_ptr(),
-                oids.len() as c_int,
-                oids.as_mut_ptr(),
-                pg_sys::CURSOR_OPT_GENERIC_PLAN as c_int,
-            );
+            let plan =
+                pg_sys::SPI_prepare_cursor(sql.as_ptr(), oids.len() as c_int, oids.as_mut_ptr(), planning as c_int);
             assert!(!plan.is_null(), "SPI_prepare_cursor failed");
             pg_sys::SPI_keepplan(plan);
             Plan(plan)

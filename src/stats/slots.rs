@@ -3,12 +3,17 @@
 //! Only atomics, so that backends share it without locks; who assigns or frees a slot holds the lock of the table.
 
 use super::{Counted, Counter, OTHER_ENDPOINTS};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering::*};
 
-/// As many as shared memory has room for, the one for all others included.
-pub const MOST_SLOTS: usize = 1_024;
 /// The slot of the endpoints that found no room.
 pub const OVERFLOW: usize = 0;
+/// The slots after it are those of the databases themselves.
+const MOST_DATABASES: usize = 127;
+/// The others are those of endpoints.
+pub const MOST_ENDPOINTS: usize = 896;
+const FIRST_ENDPOINT: usize = OVERFLOW + 1 + MOST_DATABASES;
+const MOST_SLOTS: usize = FIRST_ENDPOINT + MOST_ENDPOINTS;
 /// An endpoint has at most 255 bytes in the database's encoding, and at most three times as many in UTF-8.
 const NAME_BYTES: usize = 768;
 
@@ -40,9 +45,14 @@ impl Slots {
         (OVERFLOW + 1..MOST_SLOTS).find(|i| self.0[*i].is_of(database, endpoint))
     }
 
-    /// Gives a free slot to the endpoint, or that of the others when `most` are in use. The caller holds the lock.
+    /// Gives a free slot to the endpoint, or that of the others when `most` are in use; with no endpoint, to the
+    /// database. The caller holds the lock.
     pub fn assign(&self, database: u32, endpoint: &str, most: usize) -> usize {
-        let free = (OVERFLOW + 1..MOST_SLOTS.min(most + 1)).find(|i| !self.0[*i].used.load(Acquire));
+        let mut candidates = match endpoint {
+            "" => OVERFLOW + 1..FIRST_ENDPOINT,
+            _ => FIRST_ENDPOINT..FIRST_ENDPOINT + most.min(MOST_ENDPOINTS),
+        };
+        let free = candidates.find(|i| !self.0[*i].used.load(Acquire));
         let slot = free.filter(|_| endpoint.len() <= NAME_BYTES).unwrap_or(OVERFLOW);
         if slot != OVERFLOW {
             self.0[slot].take(database, endpoint);
@@ -62,9 +72,14 @@ impl Slots {
         self.in_use(wanted).into_iter().for_each(Slot::zero);
     }
 
-    /// Frees the slots of the databases that `gone` names. The caller holds the lock.
-    pub fn free(&self, gone: impl Fn(u32) -> bool) {
-        for slot in self.in_use(|i, owner| i != OVERFLOW && gone(owner)) {
+    /// The databases that have slots.
+    pub fn owners(&self) -> HashSet<u32> {
+        self.in_use(|i, _| i != OVERFLOW).into_iter().map(|slot| slot.database.load(Relaxed)).collect()
+    }
+
+    /// Frees the slots of a database. The caller holds the lock.
+    pub fn free(&self, database: u32) {
+        for slot in self.in_use(|i, owner| i != OVERFLOW && owner == database) {
             slot.used.store(false, Release);
         }
     }
@@ -91,12 +106,12 @@ impl Slot {
 
     /// The name is complete before `used` shows it to others.
     fn take(&self, database: u32, endpoint: &str) {
+        self.zero();
         self.database.store(database, Relaxed);
         self.length.store(endpoint.len() as u32, Relaxed);
         for (cell, byte) in self.name.iter().zip(endpoint.bytes()) {
             cell.store(byte, Relaxed);
         }
-        self.zero();
         self.used.store(true, Release);
     }
 
@@ -123,7 +138,14 @@ mod tests {
     use super::*;
 
     fn slots() -> Box<Slots> {
-        Box::new(Slots::new())
+        let mut slots = Box::<Slots>::new_uninit();
+        // SAFETY: all zero is free slots. On the heap at once: a thread's stack has no room for several copies.
+        let slots = unsafe {
+            slots.as_mut_ptr().write_bytes(0, 1);
+            slots.assume_init()
+        };
+        slots.0[OVERFLOW].take(0, OTHER_ENDPOINTS);
+        slots
     }
 
     fn names(slots: &Slots, database: u32) -> Vec<String> {
@@ -153,11 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn a_database_has_a_slot_of_its_own_however_many_endpoints_there_are() {
+        let slots = slots();
+        slots.assign(1, "a", 1);
+        assert_eq!(slots.assign(1, "b", 1), OVERFLOW);
+        let own = slots.assign(1, "", 1);
+        assert_ne!(own, OVERFLOW);
+        assert_eq!(slots.find(1, ""), Some(own));
+    }
+
+    #[test]
     fn slots_of_dropped_databases_are_used_again_from_zero() {
         let slots = slots();
         let slot = slots.assign(1, "a", 1);
         slots.counter(slot, Counter::Replayed).store(9, Relaxed);
-        slots.free(|owner| owner == 1);
+        assert_eq!(slots.owners(), [1].into());
+        slots.free(1);
         assert!(names(&slots, 1).is_empty());
         assert_eq!(slots.assign(2, "b", 1), slot);
         assert_eq!(slots.counter(slot, Counter::Replayed).load(Relaxed), 0);

@@ -3,9 +3,10 @@
 //! They run with `search_path = pg_catalog, pg_temp`: unqualified functions and operators are PostgreSQL's own.
 
 use super::BuiltinOid;
+use crate::pg::spi::Planning;
 use pgrx::pg_sys::BuiltinOid::{
     BOOLOID as BOOL, BYTEAOID as BYTEA, INT4OID as INT4, INT8OID as INT8, INTERVALOID as INTERVAL, JSONBOID as JSONB,
-    TEXTARRAYOID as TEXT_ARRAY, TEXTOID as TEXT, UUIDOID as UUID,
+    TEXTARRAYOID as TEXT_ARRAY, TEXTOID as TEXT, TIMESTAMPTZOID as TIMESTAMPTZ, UUIDOID as UUID,
 };
 use std::ffi::CStr;
 
@@ -126,12 +127,13 @@ SELECT 1
   FROM @extschema@.idempotency_keys k
  WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3 AND k.status = 'in_progress' AND k.open_since IS NULL";
 
-/// $1 the largest number of rows.
+/// $1 the largest number of rows, $2 NULL or where to begin: a batch that follows another need not pass over the rows
+/// that the other has deleted, which stay in the index while an old snapshot may see them.
 const SWEEP: &str = "
 WITH batch AS MATERIALIZED (
   SELECT k.tenant_id, k.endpoint, k.key
     FROM @extschema@.idempotency_keys k
-   WHERE k.expires_at <= now() AND k.status <> 'in_progress'
+   WHERE k.expires_at <= now() AND k.expires_at >= COALESCE($2, '-infinity') AND k.status <> 'in_progress'
    ORDER BY k.expires_at
    LIMIT $1
      FOR UPDATE SKIP LOCKED),
@@ -139,8 +141,8 @@ swept AS (
   DELETE FROM @extschema@.idempotency_keys k
    USING batch
    WHERE k.tenant_id = batch.tenant_id AND k.endpoint = batch.endpoint AND k.key = batch.key
-  RETURNING k.endpoint)
-SELECT s.endpoint, count(*) FROM swept s GROUP BY s.endpoint";
+  RETURNING k.endpoint, k.expires_at)
+SELECT s.endpoint, count(*), max(s.expires_at) FROM swept s GROUP BY s.endpoint";
 
 /// $1 the number at which counting stops.
 const COUNT_DUE: &str = "
@@ -242,6 +244,14 @@ impl Statement {
         parts.join(schema.to_bytes())
     }
 
+    /// A batch is planned for its size: not knowing it, the planner would rather read all of the table.
+    pub fn planning(self) -> Planning {
+        match self {
+            Statement::Sweep => Planning::EachTime,
+            _ => Planning::Once,
+        }
+    }
+
     pub fn types(self) -> &'static [BuiltinOid] {
         match self {
             Statement::LookUp => &[TEXT, TEXT, TEXT, BYTEA],
@@ -251,7 +261,8 @@ impl Statement {
             Statement::Release => &[TEXT, TEXT, TEXT, INT4],
             Statement::Checkpoint => &[TEXT, TEXT, TEXT, INT4, TEXT, JSONB],
             Statement::State | Statement::IsLeftOpen => &[TEXT, TEXT, TEXT],
-            Statement::Sweep | Statement::CountDue | Statement::Stuck => &[INT4],
+            Statement::Sweep => &[INT4, TIMESTAMPTZ],
+            Statement::CountDue | Statement::Stuck => &[INT4],
             Statement::CountStuck => &[],
             Statement::HandOut => &[INT4, INTERVAL, TEXT],
             Statement::Register => &[TEXT, TEXT, BOOL, INTERVAL, INTERVAL, INTERVAL, INT4, INT8, TEXT_ARRAY, TEXT],

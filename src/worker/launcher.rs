@@ -1,6 +1,6 @@
 //! The launcher: once a round, has each database visited, one after the other.
 
-use super::LIBRARY;
+use super::{LEAST_BUDGET, LIBRARY};
 use crate::pg::databases::{self, DatabaseEntry};
 use crate::pg::process::{self, DatabaseLock};
 use crate::pg::transaction;
@@ -9,12 +9,11 @@ use pgrx::bgworkers::{
     BackgroundWorker, BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime, DynamicBackgroundWorker,
 };
 use pgrx::prelude::*;
+use pgrx::PgMemoryContexts;
 use std::time::{Duration, Instant};
 
 /// How long the launcher sleeps at most before it looks at its flags again.
 const NAP: Duration = Duration::from_millis(1_000);
-/// The least time that a database is given in a round.
-const LEAST_BUDGET: Duration = Duration::from_secs(1);
 
 /// Entry point of the launcher process.
 #[pg_guard]
@@ -60,38 +59,48 @@ struct Launcher {
 impl Launcher {
     fn round(&mut self, interval: Duration) {
         process::show_work("listing databases");
+        let counted = stats::databases(); // before the list: one that is created meanwhile is not taken for dropped
         let all = process::transaction(databases::list);
-        stats::forget_other_databases(&all.iter().map(|d| d.oid).collect::<Vec<_>>());
-        let wanted = settings::databases();
+        stats::forget_databases(counted.into_iter().filter(|oid| all.iter().all(|d| d.oid != *oid)));
         let to_visit: Vec<&DatabaseEntry> =
-            all.iter().filter(|d| d.can_be_visited && (wanted.is_empty() || wanted.contains(&d.name))).collect();
+            all.iter().filter(|d| d.can_be_visited && settings::is_swept(&d.name)).collect();
         let budget = (interval / to_visit.len().max(1) as u32).max(LEAST_BUDGET);
         for database in to_visit {
             process::show_work(&format!("waiting for the visit of database {:?}", database.name));
-            process::transaction(|| self.have_visited(database, budget));
+            self.have_visited(database, budget);
         }
     }
 
-    /// Starts a visitor and waits for its end, in a transaction that holds the database in place.
+    /// Starts a visitor and waits for its end, holding the database in place.
+    ///
+    /// Not in a transaction: its snapshot would keep dead rows from being removed, in every database.
     fn have_visited(&mut self, database: &DatabaseEntry, budget: Duration) {
-        if !DatabaseLock::of(database.oid).try_in_transaction() {
+        let lock = DatabaseLock::of(database.oid);
+        if !lock.try_in_session() {
             return; // somebody is dropping or copying it: perhaps next time
         }
         // It may have changed before the lock was taken.
-        if !databases::list().iter().any(|d| d.oid == database.oid && d.can_be_visited) {
-            return;
+        if process::transaction(|| databases::can_be_visited(database.oid)) {
+            self.start_visitor(database.oid, budget);
         }
+        lock.release_session();
+    }
+
+    fn start_visitor(&mut self, database: pg_sys::Oid, budget: Duration) {
         let visitor = BackgroundWorkerBuilder::new("idempotency_enforcer worker")
             .set_type("idempotency_enforcer worker")
             .set_library(LIBRARY)
             .set_function("idempotency_enforcer_visit")
-            .set_argument(database.oid.into_datum())
+            .set_argument(database.into_datum())
             .set_extra(&budget.as_millis().to_string())
             .set_start_time(BgWorkerStartTime::RecoveryFinished)
             .set_restart_time(None)
             .set_notify_pid(own_pid())
-            .enable_spi_access()
-            .load_dynamic();
+            .enable_spi_access();
+        // What PostgreSQL allocates for the handle goes with this context.
+        let mut memory = PgMemoryContexts::new("idempotency_enforcer visit");
+        // SAFETY: nothing allocated in the closure outlives the context: the handle is used in this function only.
+        let visitor = unsafe { memory.switch_to(|_| visitor.load_dynamic()) };
         match visitor {
             Ok(visitor) => {
                 self.no_slot_reported = false;

@@ -1,5 +1,7 @@
 //! A visit: one process, one database, one round. It connects, looks, sweeps in bounded batches, and leaves.
 
+use super::LEAST_BUDGET;
+use crate::pg::databases;
 use crate::pg::process::{self, DatabaseLock};
 use crate::pg::rights::Quiet;
 use crate::stats::{self, Counter};
@@ -36,76 +38,82 @@ fn visit(budget: Duration) {
     let started = Instant::now();
     process::show_work("looking for stuck claims and expired keys");
     let Some(home) = process::transaction(look) else { return };
-    let mut swept = 0;
-    let mut remaining = None;
     if home.sweep_is_due {
         process::show_work("sweeping expired keys");
-        loop {
-            let batch = process::transaction(|| sweep_batch(&home));
-            process::report_statistics();
-            let Some(deleted) = batch else { break };
-            swept += deleted;
-            if deleted < i64::from(settings::sweep_batch_size()) {
-                break;
-            }
-            if started.elapsed() >= budget {
-                remaining =
-                    process::transaction(|| open_unless_wanted(&home).map(|t| t.count_due(MOST_COUNTED as i32)));
-                break;
-            }
+        let (rows, left) = sweep(&home, started, budget);
+        if rows > 0 {
+            log!(
+                "idempotency_enforcer: swept {rows} expired keys of database {:?} in {:.1} s, {left}",
+                home.database,
+                started.elapsed().as_secs_f64()
+            );
         }
     }
-    let took = started.elapsed();
-    stats::round_is_over(took);
-    if swept > 0 {
-        let remaining = match remaining {
-            None | Some(0) => "none remain".to_owned(),
-            Some(n) if n >= MOST_COUNTED => format!("at least {n} remain"),
-            Some(n) => format!("{n} remain"),
-        };
-        log!(
-            "idempotency_enforcer: swept {swept} expired keys of database {:?} in {:.1} s, {remaining}",
-            process::transaction(process::own_database_name),
-            took.as_secs_f64()
-        );
-    }
+    stats::round_is_over(started.elapsed());
 }
 
 /// Where the extension lives in this database, and what there is to do.
 struct Home {
+    database: String,
     schema: pg_sys::Oid,
-    keys: pg_sys::Oid,
     sweep_is_due: bool,
 }
 
 /// Looks around without leaving a trace where there is nothing to do; `None` when there is no extension, or somebody
 /// wants it or the database gone.
 fn look() -> Option<Home> {
-    if !DatabaseLock::of(process::own_database()).try_in_transaction() {
+    let own = process::own_database();
+    if !DatabaseLock::of(own).try_in_transaction() || !databases::can_be_visited(own) {
         return None;
     }
     let _quiet = Quiet::new();
     let schema = tables::find_schema()?;
-    let mut home = Home { schema, keys: tables::find_keys(schema)?, sweep_is_due: false };
-    let tables = open_unless_wanted(&home)?;
-    home.sweep_is_due = tables.count_due(1) > 0;
-    report_stuck(&tables);
-    Some(home)
+    let database = process::own_database_name();
+    with_tables(schema, |tables| {
+        report_stuck(tables, &database);
+        tables.count_due(1) > 0
+    })
+    .map(|sweep_is_due| Home { database, schema, sweep_is_due })
 }
 
-fn sweep_batch(home: &Home) -> Option<i64> {
-    let tables = open_unless_wanted(home)?;
-    Some(sweep::batch(&tables, settings::sweep_batch_size()))
+/// Sweeps batch by batch. Returns the number of rows deleted, and in words what is left.
+fn sweep(home: &Home, started: Instant, budget: Duration) -> (i64, String) {
+    const MADE_WAY: &str = "interrupted by another session's lock";
+    let (mut rows, mut from) = (0, None);
+    loop {
+        process::reload_if_asked();
+        let Some(interval) = settings::sweep_interval().filter(|_| settings::is_swept(&home.database)) else {
+            return (rows, "interrupted by a change of the settings".to_owned());
+        };
+        let most = settings::sweep_batch_size();
+        let batch = process::transaction(|| with_tables(home.schema, |tables| sweep::batch(tables, most, from)));
+        process::report_statistics();
+        let Some(batch) = batch else { return (rows, MADE_WAY.to_owned()) };
+        rows += batch.rows;
+        from = batch.end.or(from);
+        if batch.rows < i64::from(most) || started.elapsed() >= budget.min(interval.max(LEAST_BUDGET)) {
+            break;
+        }
+    }
+    let left = match process::transaction(|| with_tables(home.schema, |tables| tables.count_due(MOST_COUNTED as i32))) {
+        None => MADE_WAY.to_owned(),
+        Some(0) => "none remain".to_owned(),
+        Some(n) if n >= MOST_COUNTED => format!("at least {n} remain"),
+        Some(n) => format!("{n} remain"),
+    };
+    (rows, left)
 }
 
-/// Opens the tables unless somebody holds or awaits a lock that would make us wait: then it is time to leave.
-fn open_unless_wanted(home: &Home) -> Option<Tables> {
-    let free = DatabaseLock::of(process::own_database()).try_in_transaction() && tables::try_lock_keys(home.keys);
-    // It may have been dropped before the lock was taken.
-    (free && tables::find_keys(home.schema) == Some(home.keys)).then(|| Tables::open(home.schema).ok()).flatten()
+/// Uses the tables unless somebody holds or awaits a lock that would make us wait: then it is time to leave.
+fn with_tables<R>(schema: pg_sys::Oid, work: impl FnOnce(&Tables) -> R) -> Option<R> {
+    if !DatabaseLock::of(process::own_database()).try_in_transaction() || !tables::try_lock(schema) {
+        return None;
+    }
+    let tables = Tables::open(schema).ok()?;
+    Some(work(&tables))
 }
 
-fn report_stuck(tables: &Tables) {
+fn report_stuck(tables: &Tables, database: &str) {
     let by_endpoint = tables.count_stuck();
     for (endpoint, n) in &by_endpoint {
         stats::add(endpoint, Counter::StuckSeen, *n as u64);
@@ -119,11 +127,7 @@ fn report_stuck(tables: &Tables) {
         warn(&describe(claim), &claim.advice());
     }
     warn(
-        &format!(
-            "idempotency_enforcer: {total} stuck claims in database {:?}, {} of them shown",
-            process::own_database_name(),
-            shown.len()
-        ),
+        &format!("idempotency_enforcer: {total} stuck claims in database {database:?}, {} of them shown", shown.len()),
         "See the view idem_stuck.",
     );
 }

@@ -179,6 +179,41 @@ impl Cluster {
         self.start_again();
     }
 
+    /// A hot standby that streams from this server, with this server's configuration.
+    pub fn standby(&self) -> Cluster {
+        let directory = TempDir::with_prefix("idempotency-standby-").expect("a temporary directory");
+        let root = directory.path().to_owned();
+        self.installation.hand_over(&root);
+        let port = free_port();
+        let mut backup = self.installation.server("pg_basebackup");
+        backup.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres", "-R", "-c", "fast", "-D"]);
+        run(backup.arg(root.join("data")));
+        let standby = Cluster {
+            installation: self.installation.clone(),
+            root,
+            port,
+            databases: AtomicU32::new(0),
+            _directory: Some(directory),
+        };
+        standby.configure(&[
+            &format!("port = {port}"),
+            &format!("unix_socket_directories = '{}'", standby.root.display()),
+        ]);
+        standby.start_again();
+        standby
+    }
+
+    /// Makes a standby a primary.
+    pub fn promote(&self) {
+        run(&mut self.pg_ctl("promote"));
+    }
+
+    /// Makes the server read its configuration again.
+    pub fn reload(&self, settings: &[&str]) {
+        self.configure(settings);
+        run(&mut self.pg_ctl("reload"));
+    }
+
     pub fn is_running(&self) -> bool {
         self.installation
             .server("pg_ctl")

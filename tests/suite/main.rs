@@ -28,3 +28,4 @@ mod sweep;
 mod tenancy;
 mod views;
 mod volume;
+mod worker;
