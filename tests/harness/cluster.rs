@@ -191,6 +191,7 @@ impl Cluster {
         let standby = Cluster {
             installation: self.installation.clone(),
             root,
+            host: "127.0.0.1".into(),
             port,
             databases: AtomicU32::new(0),
             _directory: Some(directory),
