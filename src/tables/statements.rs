@@ -210,11 +210,12 @@ RETURNING (SELECT before.effect FROM before)";
 /// $1 endpoint.
 const UNREGISTER: &str = "DELETE FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $1";
 
-/// $1 endpoint.
+/// $1 endpoint. None are counted when it is not registered: there is nothing to remove.
 const COUNT_ALIVE: &str = "
 SELECT count(*)
   FROM @extschema@.idempotency_keys k
- WHERE k.endpoint = $1 AND (k.status = 'in_progress' OR k.expires_at > now())";
+ WHERE k.endpoint = $1 AND (k.status = 'in_progress' OR k.expires_at > now())
+   AND EXISTS (SELECT FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $1)";
 
 impl Statement {
     pub const COUNT: usize = Statement::CountAlive as usize + 1;

@@ -35,6 +35,8 @@ impl Relay {
         self.port
     }
 
+    /// The client must have read all earlier answers: a round trip without a statement (`simple_query("")`) sees to it.
+    ///
     /// From now on the next answer of the server is lost, and the connection to the client with it. What the client
     /// sends still arrives.
     pub fn lose_answers(&self) {

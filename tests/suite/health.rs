@@ -252,7 +252,7 @@ fn what_needs_a_restart_is_found_and_mended_by_its_remedy_and_one() {
     let mut c = db.admin();
     wait_until("a healthy server", || health(&mut c).is_empty());
 
-    for endpoint in ["POST /a", "POST /b"] {
+    for endpoint in ["POST /a", "POST /b", "POST /c"] {
         c.execute("SELECT idem_protect($1, 'external')", &[&endpoint]).unwrap();
         c.claim("t", endpoint, "k", b"").unwrap();
     }
