@@ -35,6 +35,11 @@ impl Installation {
         major.parse().unwrap_or_else(|_| panic!("no version in {version:?}"))
     }
 
+    /// Whether a loadable module is installed, as those of contrib may not be.
+    pub fn has_module(&self, name: &str) -> bool {
+        Path::new(&self.ask("--pkglibdir")).join(format!("{name}.so")).exists()
+    }
+
     pub fn bindir(&self) -> &Path {
         &self.bindir
     }

@@ -1,6 +1,7 @@
 //! When rounds take place, where, and with what rights.
 
 use super::*;
+use harness::Installation;
 
 #[test]
 fn a_reload_changes_interval_batches_and_databases_without_a_restart() {
@@ -53,12 +54,14 @@ fn a_reload_changes_interval_batches_and_databases_without_a_restart() {
 
 #[test]
 fn where_there_is_nothing_to_do_nothing_is_logged_and_no_statement_is_counted() {
-    let settings = [
-        "shared_preload_libraries = 'idempotency_enforcer, pg_stat_statements'",
+    // A PostgreSQL without its contrib modules shows the log only.
+    let counts = Installation::find().has_module("pg_stat_statements");
+    let libraries = if counts { "idempotency_enforcer, pg_stat_statements" } else { "idempotency_enforcer" };
+    let cluster = Cluster::start(&[
+        &format!("shared_preload_libraries = '{libraries}'"),
         "idempotency_enforcer.sweep_interval = 1",
         "pg_stat_statements.track = all",
-    ];
-    let cluster = Cluster::start(&settings);
+    ]);
     let (db, other) = (cluster.database(), cluster.database());
     let (template, refusing) = (cluster.database(), cluster.database());
     let (_without, latin) = (cluster.empty_database(""), cluster.empty_database("ENCODING LATIN1 TEMPLATE template0"));
@@ -66,14 +69,18 @@ fn where_there_is_nothing_to_do_nothing_is_logged_and_no_statement_is_counted() 
         add_expired(&mut closed.admin(), "POST /x", 3);
     }
     let (mut c, mut postgres) = (db.admin(), cluster.connect());
-    c.batch_execute("CREATE EXTENSION pg_stat_statements").unwrap();
+    if counts {
+        c.batch_execute("CREATE EXTENSION pg_stat_statements").unwrap();
+    }
     postgres.batch_execute(&format!("ALTER DATABASE {} IS_TEMPLATE true", template.name())).unwrap();
     postgres.batch_execute(&format!("ALTER DATABASE {} ALLOW_CONNECTIONS false", refusing.name())).unwrap();
     // Its name is in an encoding that the launcher cannot know.
     latin.admin().batch_execute("CREATE DATABASE \"caf\u{e9}\"").unwrap();
     wait_for_a_round(&mut c);
     let since = lines(&cluster).len(); // rows may have been swept before the databases were closed
-    c.batch_execute("SELECT pg_stat_statements_reset()").unwrap();
+    if counts {
+        c.batch_execute("SELECT pg_stat_statements_reset()").unwrap();
+    }
     let before = rounds(&mut c);
     // Whenever it comes to the database, it must not be refused.
     wait_until("four rounds", || {
@@ -90,13 +97,17 @@ fn where_there_is_nothing_to_do_nothing_is_logged_and_no_statement_is_counted() 
               WHERE query ~ 'idempotency_keys|FROM pg_catalog.pg_extension' AND query !~ 'pg_stat_statements|INSERT'",
         )
     };
-    assert_eq!(counted(&mut c), 0);
+    if counts {
+        assert_eq!(counted(&mut c), 0);
+    }
 
     // The same eyes see a round that has something to do.
     add_expired(&mut c, "POST /x", 1);
     wait_until("the sweep", || rows_left(&mut c) == 0);
     wait_until("its line", || !lines_with(&cluster, "swept 1 expired keys").is_empty());
-    assert!(counted(&mut c) > 1);
+    if counts {
+        assert!(counted(&mut c) > 1);
+    }
     for (closed, opened) in [(template, "IS_TEMPLATE false"), (refusing, "ALLOW_CONNECTIONS true")] {
         postgres.batch_execute(&format!("ALTER DATABASE {} {opened}", closed.name())).unwrap();
     }
