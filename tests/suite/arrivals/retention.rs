@@ -151,6 +151,7 @@ fn a_transaction_that_took_long_gets_a_full_ttl_too() {
     t.claim("t", transactional, "k", b"").unwrap();
     t.batch_execute(AGE).unwrap();
     t.complete("t", transactional, "k", 200, b"").unwrap();
+    assert!(t.value::<bool>("SELECT completed_at > now() FROM idempotency_keys"), "when it was, not when it began");
     assert!(t.value::<bool>("SELECT expires_at > now() + interval '47 hours 59 minutes' FROM idempotency_keys"));
     assert_eq!(t.claim("t", transactional, "k", b"").unwrap().outcome, "replay");
 }
