@@ -31,8 +31,10 @@ fn an_expired_finished_row_is_taken_over_in_place_as_new() {
             let taken = t.claim("t", endpoint, "k", b"new").unwrap();
             assert_eq!((taken.outcome.as_str(), taken.attempt), ("execute", Some(1)));
             let row = "SELECT (to_jsonb(k) - 'key' - 'provider_key' - 'open_since')::text
-                              || (open_since >= created_at)::text FROM idempotency_keys k WHERE key = 'k'";
+                              || (open_since > created_at)::text FROM idempotency_keys k WHERE key = 'k'";
             let taken_row: Option<String> = t.value(row);
+            let is_late = taken_row.as_ref().is_none_or(|r| r.ends_with("true"));
+            assert!(is_late, "open since the claim, not since its transaction began: {taken_row:?}");
             assert_eq!(t.value::<i64>("SELECT count(*) FROM idempotency_keys"), 1);
             t.execute("UPDATE idempotency_keys SET key = 'away'", &[]).unwrap();
             let fresh = t.claim("t", endpoint, "k", b"new").unwrap();
