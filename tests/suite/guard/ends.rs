@@ -82,6 +82,19 @@ fn a_session_waits_for_what_it_has_prepared_like_any_other() {
     assert_eq!(waiting.join().0.as_deref(), Some("execute"));
 }
 
+/// Nor does it take for its own what an earlier transaction of the session has claimed.
+#[test]
+fn a_session_waits_for_what_it_has_committed_open_like_any_other() {
+    let db = shop(Cluster::shared());
+    let mut client = db.admin();
+    expect(&mut client, CHARGE, "k", "execute");
+    let waiting =
+        Background::run(client, |client| client.claim_waiting(TENANT, CHARGE, "k", BODY, "1 hour").unwrap().outcome);
+    waiting.until_waiting_for("Extension", &mut db.admin());
+    complete(&mut db.admin(), CHARGE, "k");
+    assert_eq!(waiting.join().0, "replay");
+}
+
 #[test]
 fn a_deferred_trigger_may_still_finish_the_claim_or_open_another() {
     let db = shop(Cluster::shared());
