@@ -38,6 +38,8 @@ const SETTINGS: &[&str] = &[
     "listen_addresses = '127.0.0.1'",
     "log_line_prefix = '%m [%p] %b %d '",
     "log_checkpoints = off",
+    // What waits for a lock where nothing should wait fails, instead of hanging.
+    "lock_timeout = '30 s'",
 ];
 
 static SHARED: OnceLock<Cluster> = OnceLock::new();

@@ -24,6 +24,7 @@ mod reconcile;
 mod registry;
 mod results;
 mod security;
+mod stored_rows;
 mod sweep;
 mod tenancy;
 mod views;

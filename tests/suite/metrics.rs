@@ -63,6 +63,8 @@ fn one_of_everything(c: &mut Client) {
         .unwrap();
     c.claim("secret-tenant", "POST /y", "secret-5", b"a").unwrap();
     c.claim("secret-tenant", "POST /y", "secret-6", b"a").unwrap();
+    c.batch_execute("SELECT idem_protect('POST /z', key_required => false)").unwrap();
+    c.claim("secret-tenant", "POST /z", "", b"a").unwrap();
     // Two expired rows, one of which is swept.
     c.batch_execute(
         "UPDATE idempotency_keys SET expires_at = now() - interval '1 hour' WHERE status <> 'in_progress';
@@ -81,6 +83,7 @@ const EXPECTED: &[(&str, f64)] = &[
     ("idempotency_arrivals_total{endpoint=\"POST /x\",outcome=\"unprotected\"}", 0.0),
     ("idempotency_arrivals_total{endpoint=\"POST /y\",outcome=\"execute\"}", 2.0),
     ("idempotency_arrivals_total{endpoint=\"POST /y\",outcome=\"in_progress\"}", 1.0),
+    ("idempotency_arrivals_total{endpoint=\"POST /z\",outcome=\"unprotected\"}", 1.0),
     ("idempotency_results_total{endpoint=\"POST /x\",result=\"succeeded\"}", 1.0),
     ("idempotency_results_total{endpoint=\"POST /x\",result=\"failed\"}", 1.0),
     ("idempotency_results_total{endpoint=\"POST /x\",result=\"released\"}", 1.0),

@@ -160,6 +160,8 @@ fn only_the_index_of_open_claims_is_read() {
         assert!(read <= 60, "{read} rows read");
         tx.rollback().unwrap();
     }
+    let size: i64 = c.value("SELECT pg_relation_size('idempotency_keys_open_since_idx')");
+    assert!(size <= 4 * 8192, "{size} bytes for 20 open claims");
 }
 
 #[test]

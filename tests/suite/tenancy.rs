@@ -13,6 +13,8 @@ const CALLS: &[&str] = &[
     "idem_fail('other', 'POST /x', 'k', 500, ''::bytea)",
     "idem_fail('other', 'POST /x', 'k', 500, ''::text)",
     "idem_release('other', 'POST /x', 'k')",
+    "idem_checkpoint('other', 'POST /x', 'k', 'called')",
+    "idem_checkpoint('other', 'POST /x', NULL, 'called')",
     "idem_release('other', 'POST /x', NULL)",
 ];
 

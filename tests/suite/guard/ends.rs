@@ -1,6 +1,8 @@
 //! The guard at the other ends of a transaction: two-phase commit, deferred triggers, procedures, pools.
 
 use super::*;
+use harness::Background;
+use postgres::SimpleQueryMessage;
 
 /// Prepared transactions are known by names that are unique in the cluster.
 fn name(db: &Database) -> String {
@@ -55,6 +57,42 @@ fn an_external_claim_may_be_prepared_open() {
     expect(&mut client, CHARGE, "k", "in_progress");
     complete(&mut client, CHARGE, "k");
     expect(&mut client, CHARGE, "k", "replay");
+}
+
+/// The claim belongs to the prepared transaction, no longer to the session: there it is one to wait for.
+#[test]
+fn a_session_waits_for_what_it_has_prepared_like_any_other() {
+    let db = shop(Cluster::shared());
+    let name = name(&db);
+    let prepare = format!("PREPARE TRANSACTION '{name}'");
+    // Plain statements only, so that no other transaction comes between the PREPARE and the claim.
+    let claim = format!("SELECT outcome FROM idem_claim('{TENANT}', '{CHARGE}', 'k', 'body'::text, wait => '1 hour')");
+    let waiting = Background::run(db.admin(), move |client| {
+        for statement in ["BEGIN", &claim, &prepare] {
+            run(client, statement);
+        }
+        let told = client.simple_query(&claim).expect("idem_claim");
+        told.iter().find_map(|m| match m {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        })
+    });
+    waiting.until_waiting_for("Extension", &mut db.admin());
+    run(&mut db.admin(), &format!("ROLLBACK PREPARED '{name}'"));
+    assert_eq!(waiting.join().0.as_deref(), Some("execute"));
+}
+
+/// Nor does it take for its own what an earlier transaction of the session has claimed.
+#[test]
+fn a_session_waits_for_what_it_has_committed_open_like_any_other() {
+    let db = shop(Cluster::shared());
+    let mut client = db.admin();
+    expect(&mut client, CHARGE, "k", "execute");
+    let waiting =
+        Background::run(client, |client| client.claim_waiting(TENANT, CHARGE, "k", BODY, "1 hour").unwrap().outcome);
+    waiting.until_waiting_for("Extension", &mut db.admin());
+    complete(&mut db.admin(), CHARGE, "k");
+    assert_eq!(waiting.join().0, "replay");
 }
 
 #[test]

@@ -48,6 +48,17 @@ fn an_application_that_locks_the_same_numbers_neither_blocks_nor_is_blocked() {
     expect(&mut app, PAY, "k", "replay");
 }
 
+/// Lock numbers are the server's; keys are the database's.
+#[test]
+fn the_same_key_in_another_database_is_another_gate() {
+    let (here, there) = (shop(Cluster::shared()), shop(Cluster::shared()));
+    let (mut first, mut second) = (here.admin(), there.admin());
+    for client in [&mut first, &mut second] {
+        run(client, "BEGIN");
+        expect(client, PAY, "k", "execute");
+    }
+}
+
 #[test]
 fn an_application_cannot_unlock_a_gate() {
     let db = shop(Cluster::shared());

@@ -60,6 +60,22 @@ fn a_row_that_is_being_taken_over_is_not_swept() {
     assert_eq!(expect(&mut sweeper, PAY, "k", "replay").response_body, Some(sent));
 }
 
+/// Whoever loses the race for a row is no longer in its way, however long his transaction stays open.
+#[test]
+fn a_claim_that_found_the_row_locked_holds_no_gate() {
+    let db = shop_with_expired_payment();
+    let (mut sweeper, mut loser, mut next) = (db.admin(), db.admin(), db.admin());
+    run(&mut sweeper, "BEGIN");
+    assert_eq!(sweep(&mut sweeper), 1);
+    run(&mut loser, "BEGIN");
+    expect(&mut loser, PAY, "k", "in_progress");
+    let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
+    assert_eq!(loser.value::<i64>(held), 0);
+    run(&mut sweeper, "COMMIT");
+    run(&mut next, "BEGIN");
+    expect(&mut next, PAY, "k", "execute");
+}
+
 /// Whether the row is swept, taken over or found missing, one of the clients owns it, and it is really there.
 #[test]
 fn of_clients_and_sweepers_at_the_same_expired_row_one_client_owns_it() {

@@ -143,6 +143,7 @@ fn a_claim_repeated_in_its_own_transaction_never_waits_for_itself() {
     let db = shop(Cluster::shared());
     for endpoint in [PAY, CHARGE, ORDER] {
         let mut client = first(&db, endpoint);
+        run(&mut client, "SET LOCAL statement_timeout = '30 s'");
         let again = |client: &mut Client| client.claim_waiting(TENANT, endpoint, "k", BODY, LONG).unwrap().outcome;
         assert_eq!(again(&mut client), "in_progress");
         run(&mut client, "SAVEPOINT s");

@@ -94,6 +94,8 @@ fn set_type_traps(c: &mut Client, schema: &str) {
         ))
         .unwrap();
     }
+    // One that a statement of ours casts to: no value of this one passes.
+    c.batch_execute(&format!("CREATE DOMAIN {schema}.float8 AS pg_catalog.float8 CHECK (false)")).unwrap();
 }
 
 /// A role that may create in a schema of its own (`evil`) and is otherwise an application.
@@ -146,7 +148,8 @@ fn a_hostile_search_path_between_calls_is_not_used_even_after_plans_are_invalida
 #[test]
 fn temporary_objects_of_our_names_are_not_used() {
     let db = Cluster::shared().database();
-    let mut c = db.connect_as(&application(&db));
+    let role = application(&db);
+    let mut c = db.connect_as(&role);
     whole_round(&mut c, "public", "before");
     c.batch_execute(
         "CREATE TEMP TABLE idempotency_keys (tenant_id text, endpoint text, key text);
@@ -159,6 +162,11 @@ fn temporary_objects_of_our_names_are_not_used() {
     set_type_traps(&mut c, "pg_temp");
     c.batch_execute("SET search_path = pg_temp, pg_catalog").unwrap();
     whole_round(&mut c, "public", "temporary everything");
+    // And where they are there before the first call, so that the statements are prepared with them in sight.
+    let mut late = db.connect_as(&role);
+    set_traps(&mut late, "pg_temp");
+    set_type_traps(&mut late, "pg_temp");
+    whole_round(&mut late, "public", "temporary types first");
 }
 
 #[test]

@@ -67,6 +67,27 @@ fn a_superuser_who_calls_lends_no_rights() {
     assert_eq!(admin.value::<String>("SELECT current_user::text"), "postgres");
 }
 
+/// At COMMIT a deferred trigger would run as whoever called: the owner cannot have one wait there for a superuser.
+#[test]
+fn an_owners_trigger_is_not_deferred_to_the_commit_of_the_caller() {
+    let db = Cluster::shared().database();
+    let owner = give_away(&db);
+    let mut admin = db.admin();
+    admin
+        .batch_execute(&format!(
+            "CREATE TABLE seen (as_role name); GRANT INSERT ON seen TO PUBLIC; GRANT CREATE ON SCHEMA public TO {owner};
+             SET ROLE {owner};
+             CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+               $$ BEGIN INSERT INTO public.seen VALUES (current_user); RETURN NULL; END $$;
+             CREATE CONSTRAINT TRIGGER note AFTER INSERT ON idempotency_keys DEFERRABLE INITIALLY DEFERRED
+               FOR EACH ROW EXECUTE FUNCTION note();
+             RESET ROLE"
+        ))
+        .unwrap();
+    assert_eq!(sqlstate(admin.claim("t", "POST /x", "k", b"")), "42501");
+    assert_eq!(admin.value::<i64>("SELECT count(*) FROM seen WHERE as_role = 'postgres'"), 0);
+}
+
 #[test]
 fn an_application_has_no_way_to_the_tables_but_the_functions() {
     let db = Cluster::shared().database();

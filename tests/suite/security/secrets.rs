@@ -142,6 +142,25 @@ fn no_view_has_bodies_headers_or_hashes() {
     }
 }
 
+/// Monitoring may see stuck claims and counts. A function of its own in a condition is not shown the other rows.
+#[test]
+fn a_monitors_own_function_learns_nothing_of_what_its_views_leave_out() {
+    let db = Cluster::shared().database();
+    let role = db.role("monitor");
+    db.admin()
+        .batch_execute(&format!("GRANT pg_monitor TO {role}; GRANT USAGE, CREATE ON SCHEMA public TO {role}"))
+        .unwrap();
+    db.admin().claim("t", "POST /x", "S3CR3T", b"").unwrap();
+    let mut c = db.connect_as(&role);
+    c.batch_execute(
+        "CREATE FUNCTION leak(text) RETURNS bool COST 0.0000001 LANGUAGE plpgsql
+         AS $$ BEGIN RAISE EXCEPTION 'leaked %', $1; END $$",
+    )
+    .unwrap();
+    assert_eq!(c.value::<i64>("SELECT count(*) FROM idem_stuck WHERE leak(key)"), 0);
+    assert_eq!(c.value::<i64>("SELECT count(*) FROM idem_stuck WHERE key <> '' AND leak(tenant_id)"), 0);
+}
+
 /// A violated constraint would print the row. In a database without an encoding, a character has up to four bytes.
 #[test]
 fn no_constraint_prints_a_row_with_its_request_hash() {
