@@ -10,7 +10,7 @@ SELECT k.tenant_id,
        pg_catalog.octet_length(k.response_body) AS body,
        pg_catalog.make_interval(secs => pg_catalog.floor(
          extract(epoch FROM pg_catalog.now() OPERATOR(pg_catalog.-) k.created_at))::double precision) AS age,
-       CASE WHEN k.status OPERATOR(pg_catalog.<>) 'in_progress' THEN
+       CASE WHEN k.status OPERATOR(pg_catalog.<>) 'in_progress' AND pg_catalog.isfinite(k.expires_at) THEN
          pg_catalog.make_interval(secs => greatest(0, pg_catalog.floor(
            extract(epoch FROM k.expires_at OPERATOR(pg_catalog.-) pg_catalog.now()))::double precision)) END AS ttl
   FROM @extschema@.idempotency_keys k;
@@ -23,7 +23,7 @@ COMMENT ON COLUMN @extschema@.idem_keys.status IS 'in_progress, succeeded or fai
 COMMENT ON COLUMN @extschema@.idem_keys.code IS 'The stored HTTP status.';
 COMMENT ON COLUMN @extschema@.idem_keys.body IS 'Bytes of the stored body; NULL: none.';
 COMMENT ON COLUMN @extschema@.idem_keys.age IS 'Time since the first attempt.';
-COMMENT ON COLUMN @extschema@.idem_keys.ttl IS 'Time left until a finished row expires; zero: due for the sweep. A row in progress never expires.';
+COMMENT ON COLUMN @extschema@.idem_keys.ttl IS 'Time left until a finished row expires; zero: due for the sweep. NULL: it never does, as a row in progress.';
 
 -- Wide, for \x: what idem_keys leaves out.
 CREATE VIEW @extschema@.idem_key_details AS

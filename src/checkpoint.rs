@@ -3,6 +3,7 @@
 use crate::finish::{check_is_owned, missing, read_claimed_scope, FIRST_ATTEMPT};
 use crate::pg::entry::{sql_function, Answer, Args};
 use crate::pg::spi::Mode;
+use crate::pg::transaction;
 use crate::refusal::Refusal;
 use crate::tables::Tables;
 
@@ -31,6 +32,7 @@ fn checkpoint(args: &Args) -> Result<Answer, Refusal> {
     let tables = Tables::open(args.schema())?;
     loop {
         if tables.checkpoint(&scope, attempt, point, state) {
+            transaction::force_durable_commit();
             return Ok(Answer::Void);
         }
         match tables.state(&scope, Mode::Read) {

@@ -53,6 +53,10 @@ extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["d
 /// Runs once a process, when the library is loaded: by preloading, or by the first call.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    // Where a server has RUST_BACKTRACE in its environment, pgrx would put a backtrace into the DETAIL of errors.
+    if std::env::var_os("RUST_LIB_BACKTRACE").is_none() {
+        std::env::set_var("RUST_LIB_BACKTRACE", "0");
+    }
     settings::define();
     guard::install();
     if settings::is_preloading() {

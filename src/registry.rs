@@ -3,6 +3,7 @@
 //! The functions that people call are in `sql/registry.sql` and `sql/reconcile.sql`: they check, warn, and call these.
 
 use crate::pg::entry::{sql_function, Answer, Args};
+use crate::pg::transaction;
 use crate::pg::value::Value;
 use crate::refusal::Refusal;
 use crate::tables::Tables;
@@ -47,5 +48,8 @@ fn hand_out(args: &Args) -> Result<Answer, Refusal> {
     let (Some(most), Some(lease)) = (args.int(0), args.interval(1)) else { return Ok(Answer::Value(Value::NULL)) };
     let only_endpoint = args.text(2, "only_endpoint")?;
     let claims = Tables::open(args.schema())?.hand_out(most, lease, only_endpoint.as_deref());
+    if claims.is_some() {
+        transaction::force_durable_commit();
+    }
     Ok(Answer::Value(Value::optional(claims.as_deref(), Value::payload)))
 }

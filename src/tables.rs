@@ -119,7 +119,12 @@ impl Tables {
     pub fn open(schema: pg_sys::Oid) -> Result<Self, Refusal> {
         let owner = owner_of_keys(schema).ok_or_else(Refusal::not_installed)?;
         let rights = OwnerRights::assume(owner);
-        let spi = Spi::connect();
+        let spi = Spi::connect(
+            [c"idempotency_keys", c"idempotency_endpoints"]
+                .into_iter()
+                .filter_map(|name| find_table(schema, name))
+                .collect(),
+        );
         check_schema(schema);
         Ok(Tables { spi, rights, schema })
     }

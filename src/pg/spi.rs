@@ -13,7 +13,8 @@ use crate::pg::value::Value;
 
 /// A connection to SPI; finished when dropped.
 pub struct Spi {
-    _private: (),
+    /// What statements may read and write.
+    relations: Vec<pg_sys::Oid>,
 }
 
 /// A prepared statement that lives as long as the process, or until [`Plan::free`].
@@ -40,11 +41,11 @@ pub enum Mode {
 }
 
 impl Spi {
-    pub fn connect() -> Self {
+    pub fn connect(relations: Vec<pg_sys::Oid>) -> Self {
         // SAFETY: pushes an SPI frame; an ERROR before `drop` pops it with the (sub)transaction.
         let code = unsafe { pg_sys::SPI_connect() };
         assert_eq!(code, pg_sys::SPI_OK_CONNECT as c_int, "SPI_connect failed");
-        Spi { _private: () }
+        Spi { relations }
     }
 
     pub fn prepare(&self, sql: &[u8], types: &[pg_sys::BuiltinOid], planning: Planning) -> Plan {
@@ -58,6 +59,38 @@ impl Spi {
             assert!(!plan.is_null(), "SPI_prepare_cursor failed");
             pg_sys::SPI_keepplan(plan);
             Plan(plan)
+        }
+    }
+
+    /// Refuses (`55000`) a plan that means other relations than these.
+    ///
+    /// A statement names its tables; when it is planned, or planned anew, the names are looked up, and a schema may have been
+    /// renamed and made anew by then. What is in its place must never run with the tables' owner's rights.
+    fn check_relations(&self, plan: Plan, allowed: &[pg_sys::Oid]) {
+        // SAFETY: brings the plan up to date, which looks the names up and locks the relations, and reads what was found.
+        // The plan's one source lives as long as the plan.
+        let means_others = unsafe {
+            let current = pg_sys::SPI_plan_get_cached_plan(plan.0);
+            if current.is_null() {
+                true
+            } else {
+                pg_sys::ReleaseCachedPlan(current, pg_sys::CurrentResourceOwner);
+                let sources = pg_sys::SPI_plan_get_plan_sources(plan.0);
+                let source = pg_sys::list_nth(sources, 0).cast::<pg_sys::CachedPlanSource>();
+                let oids = (*source).relationOids;
+                let count = if oids.is_null() { 0 } else { (*oids).length };
+                (0..count).any(|i| !allowed.contains(&pg_sys::list_nth_oid(oids, i)))
+            }
+        };
+        if means_others {
+            pg_sys::panic::ErrorReport::new(
+                pgrx::PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "the schema of extension idempotency_enforcer has changed under this call",
+                "idempotency_enforcer",
+            )
+            .set_detail("Its name now belongs to another schema than the one that the call began in.")
+            .set_hint("Nothing was done. Call again.")
+            .report(pgrx::PgLogLevel::ERROR);
         }
     }
 
@@ -94,6 +127,7 @@ impl Spi {
 
     /// Runs the statement and returns the number of rows it returned or changed.
     pub fn run(&self, plan: Plan, args: &[Value], mode: Mode) -> u64 {
+        self.check_relations(plan, &self.relations);
         let mut datums: Vec<pg_sys::Datum> = args.iter().map(|v| v.datum().unwrap_or(pg_sys::Datum::from(0))).collect();
         let nulls: Vec<std::ffi::c_char> =
             args.iter().map(|v| if v.datum().is_some() { b' ' } else { b'n' } as _).collect();

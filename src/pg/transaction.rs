@@ -12,6 +12,13 @@ pub fn snapshot_is_fixed() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as c_int }
 }
 
+/// Has the COMMIT wait for its WAL to be on disk, even where synchronous_commit is off: what is about to happen outside of the
+/// database must not be forgotten by a crash.
+pub fn force_durable_commit() {
+    // SAFETY: sets a flag of the current transaction.
+    unsafe { pg_sys::ForceSyncCommit() }
+}
+
 /// The innermost subtransaction, the top-level transaction being 1.
 pub fn current_subtransaction() -> pg_sys::SubTransactionId {
     // SAFETY: reads the transaction state; valid in any transaction.

@@ -82,7 +82,8 @@ UPDATE @extschema@.idempotency_keys k
    SET status = $4, response_code = $6, response_headers = $7,
        response_body = CASE WHEN octet_length($8) <= l.max_body_bytes THEN $8 END,
        resource_ref = $9, completed_at = clock_timestamp(), open_since = NULL, lease_until = NULL,
-       expires_at = CASE WHEN k.open_since IS NULL AND clock_timestamp() - k.created_at < '1 minute'
+       expires_at = CASE WHEN k.expires_at = 'infinity'
+                           OR k.open_since IS NULL AND clock_timestamp() - k.created_at < '1 minute'
                          THEN k.expires_at
                          ELSE clock_timestamp()
                               + make_interval(secs => EXTRACT(epoch FROM k.expires_at - k.created_at)::float8) END

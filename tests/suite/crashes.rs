@@ -171,3 +171,21 @@ fn a_client_that_goes_away_before_completion_leaves_nothing_and_the_next_execute
     let mut admin = db.admin();
     assert_eq!((charges(&mut admin, "k"), stored(&mut admin, "k")), (1, 1));
 }
+
+/// What happens outside of the database after it must not be forgotten, whatever the session has chosen.
+#[test]
+fn a_claim_that_was_committed_open_survives_a_crash_even_without_synchronous_commit() {
+    // The WAL writer would write it in time by itself.
+    let cluster = Cluster::start(&["wal_writer_delay = '10 s'", "fsync = on"]);
+    let db = cluster.database();
+    let mut client = db.admin();
+    run(&mut client, "SET synchronous_commit = off");
+    for key in ["a", "b", "c"] {
+        assert_eq!(client.claim(TENANT, "POST /outside", key, BODY).unwrap().outcome, "execute");
+        cluster.stop(Shutdown::Immediate);
+        cluster.start_again();
+        client = db.admin();
+        run(&mut client, "SET synchronous_commit = off");
+        assert_eq!(client.claim(TENANT, "POST /outside", key, BODY).unwrap().outcome, "in_progress", "{key}");
+    }
+}
