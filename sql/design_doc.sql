@@ -65,6 +65,7 @@ SET intervalstyle = 'postgres_verbose'
 SET timezone = 'UTC'
 -- However small the table was when this was planned, only the index of open claims is read.
 SET enable_seqscan = off
+SET jit = off
 AS $idem_design_doc$
 #variable_conflict use_column
 -- The names below are those of the schema at CREATE EXTENSION. Somebody else may have made that schema anew.
@@ -75,6 +76,15 @@ IF NOT EXISTS (SELECT FROM pg_extension x JOIN pg_namespace n ON n.oid = x.extna
     USING ERRCODE = 'object_not_in_prerequisite_state',
           DETAIL = 'This function belongs to the schema that the extension was created in.',
           HINT = 'Rename the schema back, or create the extension anew. Claims and their completion follow a renaming.';
+END IF;
+-- Reading a table runs what its owner has put on it: that must not be with more rights than the owner's.
+IF EXISTS (SELECT FROM pg_class c
+            WHERE c.oid IN ('@extschema@.idempotency_keys'::regclass, '@extschema@.idempotency_endpoints'::regclass)
+              AND c.relowner <> (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user)) THEN
+  RAISE EXCEPTION 'the tables of idempotency_enforcer belong to another role than this function'
+    USING ERRCODE = 'object_not_in_prerequisite_state',
+          DETAIL = 'It acts with the rights of its own owner, and reading a table can run what the table''s owner has put on it.',
+          HINT = 'ALTER FUNCTION idem_health(), idem_design_doc() and idem_count_open_claims() OWNER TO the tables'' owner.';
 END IF;
 -- idem_markdown() is called with exactly its types: an overload that somebody else has put into the schema never matches
 -- better, and so never runs with our rights.

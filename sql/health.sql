@@ -7,6 +7,9 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 -- However small the table was when this was planned, only its indexes are read.
 SET enable_seqscan = off
+SET jit = off
+-- Better an error than a monitor that hangs.
+SET lock_timeout = '5s'
 AS $idem_health$
 -- The names below are those of the schema at CREATE EXTENSION. Somebody else may have made that schema anew.
 BEGIN
@@ -16,6 +19,15 @@ IF NOT EXISTS (SELECT FROM pg_extension x JOIN pg_namespace n ON n.oid = x.extna
     USING ERRCODE = 'object_not_in_prerequisite_state',
           DETAIL = 'This function belongs to the schema that the extension was created in.',
           HINT = 'Rename the schema back, or create the extension anew. Claims and their completion follow a renaming.';
+END IF;
+-- Reading a table runs what its owner has put on it: that must not be with more rights than the owner's.
+IF EXISTS (SELECT FROM pg_class c
+            WHERE c.oid IN ('@extschema@.idempotency_keys'::regclass, '@extschema@.idempotency_endpoints'::regclass)
+              AND c.relowner <> (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user)) THEN
+  RAISE EXCEPTION 'the tables of idempotency_enforcer belong to another role than this function'
+    USING ERRCODE = 'object_not_in_prerequisite_state',
+          DETAIL = 'It acts with the rights of its own owner, and reading a table can run what the table''s owner has put on it.',
+          HINT = 'ALTER FUNCTION idem_health(), idem_design_doc() and idem_count_open_claims() OWNER TO the tables'' owner.';
 END IF;
 DECLARE
   keys         CONSTANT regclass := '@extschema@.idempotency_keys';
@@ -330,7 +342,7 @@ BEGIN
     severity := 'info';
     finding := format('Endpoint %s is in use and not registered: no commit guard, and a ttl of 24 hours.',
                       quote_ident(found_row.endpoint));
-    remedy := format('SELECT @extschema@.idem_protect(%L, effect => %L); -- with its retry_window; effect is transaction where '
+    remedy := 'SELECT @extschema@.idem_protect' || format('(%L, effect => %L); -- with its retry_window; effect is transaction where '
                      'all of the work is in the claim''s own transaction, else external',
                      found_row.endpoint, CASE WHEN found_row.is_open THEN 'external' ELSE 'transaction' END);
     RETURN NEXT;

@@ -51,11 +51,8 @@ def run_once(conn: psycopg.Connection, provider: Provider) -> None:
 
 
 def settle_claim(conn: psycopg.Connection, provider: Provider, claim: StuckClaim) -> None:
-    if claim.recovery_point is None:
-        # The service did not come to its checkpoint, so it has sent nothing; and now its checkpoint would be refused.
-        idempotency.release(conn, claim.scope, claim.attempt)
-        log.info("payment %s was never sent: released", claim.provider_key)
-        return
+    if claim.recovery_state is None:
+        raise OutcomeUnknown("no checkpoint, which the service commits with each claim: see the runbook")
     charge = provider.look_up(claim.provider_key)
     if charge is None:
         # Never heard of it, but the service's request may still be under way: not a reason to release the claim. Sent

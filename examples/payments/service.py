@@ -54,24 +54,22 @@ def create_payment(
         raise HTTPException(422, error.errors(include_input=False, include_url=False)) from error
     scope = Scope(x_account, ENDPOINT, idempotency_key)
 
-    # 1. The claim, committed before anything happens outside.
+    # 1. The claim, the local step, and how far we are: committed together, before anything happens outside. So whoever
+    # finds the claim open knows what to send, and never has to release it.
     with pool.connection() as conn, conn.transaction():
         arrival = idempotency.claim(conn, scope, body)
         if arrival.outcome == "execute":
+            record(conn, arrival, scope, order)
             crash_point("before_claim_commit")
     if arrival.outcome != "execute":
         return as_it_is(arrival)
     crash_point("after_claim_commit")
 
     try:
-        # 2. The local step, and how far we are with it. Refused when the claim is no longer ours: then nothing is sent.
-        with pool.connection() as conn, conn.transaction():
-            record(conn, arrival, scope, order)
-        crash_point("before_charge")
-        # 3. The charge, in no transaction: no connection is held while the provider thinks.
+        # 2. The charge, in no transaction: no connection is held while the provider thinks.
         charge = provider.charge(arrival.provider_key, order)
         crash_point("after_charge")
-        # 4. The result.
+        # 3. The result.
         with pool.connection() as conn:
             return send(settle(conn, scope, arrival.attempt, arrival.provider_key, charge))
     except (OutcomeUnknown, NotTheOwner):
@@ -82,7 +80,7 @@ def create_payment(
 def record(conn: psycopg.Connection, arrival: Arrival, scope: Scope, order: Order) -> None:
     conn.execute(
         "INSERT INTO payments (id, account, order_id, amount, currency) VALUES (%s, %s, %s, %s, %s)"
-        # There already when the claim was lost or released and the request comes again.
+        # There already when the claim was lost and the request comes again.
         " ON CONFLICT (id) DO NOTHING",
         (arrival.provider_key, scope.tenant, order.order, order.amount, order.currency),
     )
@@ -92,7 +90,7 @@ def record(conn: psycopg.Connection, arrival: Arrival, scope: Scope, order: Orde
 def what_a_retry_is_told(scope: Scope, body: bytes) -> Response:
     with pool.connection() as conn, conn.transaction(force_rollback=True):
         arrival = idempotency.claim(conn, scope, body)
-    if arrival.outcome == "execute":  # released meanwhile: the claim is rolled back, for the client's retry to make
+    if arrival.outcome == "execute":  # released by a person: the claim is rolled back, for the client's retry to make
         return Response(status_code=503, headers={"retry-after": "1"})
     return as_it_is(arrival)
 

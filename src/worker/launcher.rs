@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// How long the launcher sleeps at most before it looks at its flags again.
 const NAP: Duration = Duration::from_millis(1_000);
 
+/// How long a visit may take beyond twice its budget before it is taken for hanging.
+const GRACE: Duration = Duration::from_secs(30);
+
 /// Entry point of the launcher process.
 #[pg_guard]
 #[no_mangle]
@@ -104,7 +107,7 @@ impl Launcher {
         match visitor {
             Ok(visitor) => {
                 self.no_slot_reported = false;
-                wait_for(&visitor);
+                wait_for(visitor, budget * 2 + GRACE);
             }
             Err(_) if !self.no_slot_reported => {
                 self.no_slot_reported = true;
@@ -121,13 +124,26 @@ impl Launcher {
     }
 }
 
-fn wait_for(visitor: &DynamicBackgroundWorker) {
+/// Waits for the end of a visit, and puts an end to one that hangs: the other databases wait for their turn.
+fn wait_for(visitor: DynamicBackgroundWorker, patience: Duration) {
+    let since = Instant::now();
     loop {
         match visitor.pid() {
             Ok(_) | Err(BackgroundWorkerStatus::NotYetStarted) => {}
             Err(_) => return,
         }
         stop_if_asked();
+        if since.elapsed() > patience {
+            pg_sys::panic::ErrorReport::new(
+                PgSqlErrorCode::ERRCODE_QUERY_CANCELED,
+                format!("idempotency_enforcer: a visit is ended that hangs for {} s", since.elapsed().as_secs()),
+                "idempotency_enforcer",
+            )
+            .set_hint("The line after this one names its process. A trigger on idempotency_keys may be waiting.")
+            .report(PgLogLevel::LOG);
+            visitor.terminate();
+            return;
+        }
         transaction::pause(NAP);
     }
 }

@@ -122,3 +122,23 @@ fn an_application_has_no_way_to_the_tables_but_the_functions() {
         assert_eq!(sqlstate(c.batch_execute(attempt)), "42501", "{attempt}");
     }
 }
+
+/// Reading a table runs what its owner has put on it, with the rights of whoever reads.
+#[test]
+fn functions_that_report_do_not_read_the_tables_of_another_role() {
+    let db = Cluster::shared().database();
+    let mut admin = db.admin();
+    let owner = give_away(&db);
+    for call in ["SELECT * FROM idem_health()", "SELECT idem_design_doc()", "SELECT * FROM idem_count_open_claims()"] {
+        assert_eq!(sqlstate(admin.batch_execute(call)), "55000", "{call}");
+    }
+    for function in ["idem_health", "idem_design_doc", "idem_count_open_claims"] {
+        admin.batch_execute(&format!("ALTER FUNCTION {function} OWNER TO {owner}")).unwrap();
+    }
+    admin
+        .batch_execute(&format!(
+            "SELECT idem_grant('{owner}', 'operator'); GRANT pg_monitor TO {owner};
+             SELECT * FROM idem_health(); SELECT idem_design_doc(); SELECT * FROM idem_count_open_claims()"
+        ))
+        .unwrap();
+}
