@@ -239,6 +239,9 @@ fn take(tables: &Tables, scope: &Scope, hash: &RequestHash, rules: &Rules, verdi
         Verdict::First => tables.insert(&claim),
         _ => tables.take_over(&claim),
     }?;
+    if claim.may_stay_open {
+        transaction::force_durable_commit();
+    }
     guard::opened(tables, scope, rules.guarded);
     Some(Arrival::Execute { attempt: 1, provider_key: claim.provider_key, expires_at })
 }
