@@ -122,3 +122,24 @@ fn without_a_free_slot_there_is_one_line_and_it_recovers() {
     wait_for_a_round(&mut c);
     assert_eq!(lines_with(&cluster, line).len(), 1);
 }
+
+/// A visit that hangs in one database is ended, so that the others have their turn.
+#[test]
+fn a_visit_that_hangs_does_not_keep_the_worker_from_the_other_databases() {
+    let cluster = cluster(&[]);
+    let (hanging, other) = (cluster.database(), cluster.database());
+    let (mut h, mut o) = (hanging.admin(), other.admin());
+    h.batch_execute(
+        "CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN PERFORM pg_catalog.pg_advisory_lock(42); RETURN old; END';
+         CREATE TRIGGER hang BEFORE DELETE ON idempotency_keys FOR EACH ROW EXECUTE FUNCTION hang();
+         SELECT pg_advisory_lock(42)",
+    )
+    .unwrap();
+    add_expired(&mut h, "POST /x", 1);
+    wait_until("the visit to be ended", || !lines_with(&cluster, "a visit is ended that hangs").is_empty());
+    let before = rounds(&mut o);
+    wait_until("a round in the other database", || rounds(&mut o) > before);
+    h.batch_execute("SELECT pg_advisory_unlock(42)").unwrap();
+    wait_until("the sweep", || rows_left(&mut h) == 0);
+}
