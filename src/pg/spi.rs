@@ -67,20 +67,16 @@ impl Spi {
     /// A statement names its tables; when it is planned, or planned anew, the names are looked up, and a schema may have been
     /// renamed and made anew by then. What is in its place must never run with the tables' owner's rights.
     fn check_relations(&self, plan: Plan, allowed: &[pg_sys::Oid]) {
-        // SAFETY: brings the plan up to date, which looks the names up and locks the relations, and reads what was found.
-        // The plan's one source lives as long as the plan.
+        // SAFETY: the plan's one source lives as long as the plan. Asking for its target list looks the names up anew, if
+        // need be, and locks the relations, but does not plan: planning already runs immutable functions. Every statement
+        // returns something, so none is passed over. With the locks held, executing it looks nothing up again.
         let means_others = unsafe {
-            let current = pg_sys::SPI_plan_get_cached_plan(plan.0);
-            if current.is_null() {
-                true
-            } else {
-                pg_sys::ReleaseCachedPlan(current, pg_sys::CurrentResourceOwner);
-                let sources = pg_sys::SPI_plan_get_plan_sources(plan.0);
-                let source = pg_sys::list_nth(sources, 0).cast::<pg_sys::CachedPlanSource>();
-                let oids = (*source).relationOids;
-                let count = if oids.is_null() { 0 } else { (*oids).length };
-                (0..count).any(|i| !allowed.contains(&pg_sys::list_nth_oid(oids, i)))
-            }
+            let sources = pg_sys::SPI_plan_get_plan_sources(plan.0);
+            let source = pg_sys::list_nth(sources, 0).cast::<pg_sys::CachedPlanSource>();
+            let returns_nothing = pg_sys::CachedPlanGetTargetList(source, std::ptr::null_mut()).is_null();
+            let oids = (*source).relationOids;
+            let count = if oids.is_null() { 0 } else { (*oids).length };
+            returns_nothing || (0..count).any(|i| !allowed.contains(&pg_sys::list_nth_oid(oids, i)))
         };
         if means_others {
             pg_sys::panic::ErrorReport::new(

@@ -1,6 +1,7 @@
 //! The text of the statements. `@extschema@` stands for the extension's schema, as in the install script.
 //!
 //! They run with `search_path = pg_catalog, pg_temp`: unqualified functions and operators are PostgreSQL's own.
+//! Each returns something: see `Spi::check_relations`.
 
 use super::BuiltinOid;
 use crate::pg::spi::Planning;
@@ -91,7 +92,8 @@ UPDATE @extschema@.idempotency_keys k
                         $10) AS max_body_bytes) l
  WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3
    AND k.status = 'in_progress' AND k.attempt = $5
-   AND ($8 IS NULL OR $9 IS NOT NULL OR octet_length($8) <= l.max_body_bytes)";
+   AND ($8 IS NULL OR $9 IS NOT NULL OR octet_length($8) <= l.max_body_bytes)
+RETURNING 1";
 
 /// As FINISH.
 const OBSTACLE: &str = "
@@ -110,13 +112,15 @@ SELECT k.status, k.attempt,
 /// $1 tenant, $2 endpoint, $3 key, $4 attempt.
 const RELEASE: &str = "
 DELETE FROM @extschema@.idempotency_keys k
- WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3 AND k.status = 'in_progress' AND k.attempt = $4";
+ WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3 AND k.status = 'in_progress' AND k.attempt = $4
+RETURNING 1";
 
 /// $1 tenant, $2 endpoint, $3 key, $4 attempt, $5 recovery point, $6 recovery state.
 const CHECKPOINT: &str = "
 UPDATE @extschema@.idempotency_keys k
    SET recovery_point = $5, recovery_state = $6
- WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3 AND k.status = 'in_progress' AND k.attempt = $4";
+ WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3 AND k.status = 'in_progress' AND k.attempt = $4
+RETURNING 1";
 
 const STATE: &str = "
 SELECT k.status, k.attempt
@@ -209,7 +213,7 @@ ON CONFLICT (endpoint) DO UPDATE
 RETURNING (SELECT before.effect FROM before)";
 
 /// $1 endpoint.
-const UNREGISTER: &str = "DELETE FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $1";
+const UNREGISTER: &str = "DELETE FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $1 RETURNING 1";
 
 /// $1 endpoint. None are counted when it is not registered: there is nothing to remove.
 const COUNT_ALIVE: &str = "

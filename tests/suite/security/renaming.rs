@@ -4,6 +4,13 @@ use harness::{sqlstate, Background, Calls, Cluster};
 
 #[test]
 fn a_waiting_claim_does_not_run_what_its_schemas_owner_puts_in_its_place() {
+    // An immutable function would be run by the planner, before anything is executed.
+    for volatility in ["VOLATILE", "IMMUTABLE"] {
+        rename_under_a_waiting_claim(volatility);
+    }
+}
+
+fn rename_under_a_waiting_claim(volatility: &str) {
     let db = Cluster::shared().database();
     let mut admin = db.admin();
     let owner = db.role("owner");
@@ -20,11 +27,11 @@ fn a_waiting_claim_does_not_run_what_its_schemas_owner_puts_in_its_place() {
     waiting.until_waiting_for("Extension", &mut admin);
     // Views and a table that look like the extension's, with a function that tells who runs it.
     db.connect_as(&owner)
-        .batch_execute(
+        .batch_execute(&format!(
             "BEGIN;
              ALTER SCHEMA public RENAME TO elsewhere;
              CREATE SCHEMA public;
-             CREATE FUNCTION public.trap() RETURNS text LANGUAGE plpgsql AS
+             CREATE FUNCTION public.trap() RETURNS text LANGUAGE plpgsql {volatility} AS
                'BEGIN RAISE EXCEPTION ''TRAP as %'', current_user; END';
              CREATE VIEW public.idempotency_endpoints AS
                SELECT 'POST /t'::text AS endpoint, public.trap() AS effect, true AS key_required,
@@ -34,8 +41,8 @@ fn a_waiting_claim_does_not_run_what_its_schemas_owner_puts_in_its_place() {
                       public.trap() AS status, 1 AS attempt, NULL::int AS response_code, NULL::jsonb AS response_headers,
                       NULL::bytea AS response_body, NULL::text AS resource_ref, NULL::uuid AS provider_key,
                       now() AS expires_at;
-             COMMIT",
-        )
+             COMMIT"
+        ))
         .unwrap();
     first.batch_execute("ROLLBACK").unwrap();
     let refused = waiting.join().0.expect_err("the schema is another");
