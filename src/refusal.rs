@@ -69,6 +69,15 @@ impl Refusal {
         }
     }
 
+    pub fn no_place_for_rows() -> Self {
+        Refusal {
+            sqlstate: "0A000",
+            message: "a set of rows was returned to a context that cannot accept one".into(),
+            detail: "The function returns any number of rows.".into(),
+            hint: "Call it in FROM.".into(),
+        }
+    }
+
     pub fn foreign_tenant(setting: &str) -> Self {
         Refusal {
             sqlstate: INSUFFICIENT_PRIVILEGE,

@@ -22,6 +22,8 @@ pub enum Answer {
     Value(Value),
     /// A composite value, made by [`crate::pg::row::OutRow`].
     Row(pg_sys::Datum),
+    /// The rows that were put into [`crate::pg::rows::Rows`].
+    Rows,
 }
 
 /// What the guarded half hands to the half that may leave by `longjmp`: plain data.
@@ -71,6 +73,7 @@ pub unsafe fn enter(fcinfo: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<
             Ok(Answer::Int(n)) => Handover::Value(pg_sys::Datum::from(n)),
             Ok(Answer::Value(value)) => value.datum().map_or(Handover::Null, Handover::Value),
             Ok(Answer::Row(row)) => Handover::Value(row),
+            Ok(Answer::Rows) => Handover::Null,
             Err(refusal) => Handover::Refusal(Raised::new(&refusal)),
         });
         match handover {
@@ -85,6 +88,10 @@ pub unsafe fn enter(fcinfo: pg_sys::FunctionCallInfo, body: fn(&Args) -> Result<
 }
 
 impl Args {
+    pub(super) fn fcinfo(&self) -> pg_sys::FunctionCallInfo {
+        self.fcinfo
+    }
+
     /// The schema of the function that was called, which is the extension's.
     pub fn schema(&self) -> pg_sys::Oid {
         // SAFETY: fcinfo and its flinfo are valid for the length of the call.

@@ -14,6 +14,8 @@ pub mod process;
 pub mod raise;
 pub mod rights;
 pub mod row;
+pub mod rows;
 pub mod spi;
+pub mod tell;
 pub mod transaction;
 pub mod value;
