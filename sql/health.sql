@@ -224,7 +224,7 @@ BEGIN
         (endpoints, 'ttl_at_most_a_century', 'CHECK (ttl <= ''36500 days'')'),
         (keys, 'row_is_well_formed',
          'CHECK (@extschema@.idem_row_is_well_formed(tenant_id, endpoint, key, request_hash, status, attempt, '
-         'response_code, completed_at, open_since))')
+         'response_code, completed_at, open_since, lease_until, created_at, erased_at, expires_at))')
       ) w(relation, name, rule)
      WHERE NOT EXISTS (SELECT FROM pg_constraint c
                         WHERE c.conrelid = w.relation AND c.conname = w.name AND c.contype = 'c')

@@ -76,8 +76,7 @@ AS $idem_grantable$
     JOIN pg_extension x ON x.oid = d.refobjid AND x.extname = 'idempotency_enforcer'
     LEFT JOIN (VALUES ('idem_claim', 'application'), ('idem_complete', 'application'),
                       ('idem_fail', 'application'), ('idem_release', 'application'),
-                      ('idem_checkpoint', 'application'), ('idem_reconcile', 'reconciler'),
-                      ('idem_hand_out', 'reconciler')) a(name, kind)
+                      ('idem_checkpoint', 'application'), ('idem_reconcile', 'reconciler')) a(name, kind)
            ON a.name = p.proname
   UNION ALL
   SELECT 'operator', format('SELECT ON TABLE %s', c.oid::regclass)

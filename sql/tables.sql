@@ -47,13 +47,15 @@ COMMENT ON COLUMN @extschema@.idempotency_endpoints.created_at IS 'When the endp
 
 CREATE FUNCTION @extschema@.idem_row_is_well_formed(
   tenant_id text, endpoint text, key text, request_hash bytea, status text, attempt integer,
-  response_code integer, completed_at timestamptz, open_since timestamptz)
+  response_code integer, completed_at timestamptz, open_since timestamptz, lease_until timestamptz,
+  created_at timestamptz, erased_at timestamptz, expires_at timestamptz)
 RETURNS boolean
 LANGUAGE c IMMUTABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'idem_row_is_well_formed';
 
 COMMENT ON FUNCTION @extschema@.idem_row_is_well_formed(
-  text, text, text, bytea, text, integer, integer, timestamptz, timestamptz) IS
-  'The constraint on idempotency_keys: tenant_id at most 255 bytes, endpoint 1 to 255 bytes, key 1 to 255 characters, request_hash 32 bytes, attempt 1 or more, and a response code of 100 to 599 and a completion time if and only if the row is finished, which is then not open.';
+  text, text, text, bytea, text, integer, integer, timestamptz, timestamptz, timestamptz, timestamptz, timestamptz,
+  timestamptz) IS
+  'The constraint on idempotency_keys: tenant_id at most 255 bytes, endpoint 1 to 255 bytes, key 1 to 255 characters, request_hash 32 bytes, attempt 1 to a billion; a response code of 100 to 599 and a completion time if and only if there is a result; open and leased only while in progress; every time between the years 1970 and 2999.';
 
 -- One row a (tenant, endpoint, key). The primary key wins the race between two arrivals.
 --
@@ -77,17 +79,30 @@ CREATE TABLE @extschema@.idempotency_keys (
   lease_until      timestamptz,
   created_at       timestamptz NOT NULL DEFAULT pg_catalog.now(),
   completed_at     timestamptz,
+  erased_at        timestamptz,
   expires_at       timestamptz NOT NULL
                    DEFAULT (pg_catalog.now() OPERATOR(pg_catalog.+) '24 hours'::interval),
   CONSTRAINT idempotency_keys_pkey PRIMARY KEY (tenant_id, endpoint, key),
   -- Lengths, the hash, the status and what belongs to it: see idem_row_is_well_formed().
   CONSTRAINT row_is_well_formed CHECK (@extschema@.idem_row_is_well_formed(
-    tenant_id, endpoint, key, request_hash, status, attempt, response_code, completed_at, open_since))
+    tenant_id, endpoint, key, request_hash, status, attempt, response_code, completed_at, open_since, lease_until,
+    created_at, erased_at, expires_at))
 ) WITH (
   fillfactor = 70,
   autovacuum_vacuum_scale_factor = 0.05,
   autovacuum_analyze_scale_factor = 0.05
 );
+
+-- Nothing of what was stored for a client is copied into pg_statistic; no plan depends on it.
+ALTER TABLE @extschema@.idempotency_keys
+  ALTER COLUMN key SET STATISTICS 0,
+  ALTER COLUMN request_hash SET STATISTICS 0,
+  ALTER COLUMN response_headers SET STATISTICS 0,
+  ALTER COLUMN response_body SET STATISTICS 0,
+  ALTER COLUMN resource_ref SET STATISTICS 0,
+  ALTER COLUMN provider_key SET STATISTICS 0,
+  ALTER COLUMN recovery_point SET STATISTICS 0,
+  ALTER COLUMN recovery_state SET STATISTICS 0;
 
 -- For the sweep, in expiry order.
 CREATE INDEX idempotency_keys_expires_at_idx ON @extschema@.idempotency_keys (expires_at);
@@ -100,10 +115,12 @@ COMMENT ON TABLE @extschema@.idempotency_keys IS
 COMMENT ON COLUMN @extschema@.idempotency_keys.tenant_id IS 'Tenant or account.';
 COMMENT ON COLUMN @extschema@.idempotency_keys.endpoint IS 'By convention METHOD /route/template.';
 COMMENT ON COLUMN @extschema@.idempotency_keys.key IS 'The client''s Idempotency-Key.';
-COMMENT ON COLUMN @extschema@.idempotency_keys.request_hash IS 'SHA-256 of the request body.';
-COMMENT ON COLUMN @extschema@.idempotency_keys.status IS 'in_progress, succeeded or failed.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.request_hash IS
+  'The request''s fingerprint: SHA-256 of the body, or SHA-256(SHA-256(target) || SHA-256(body)) with a request_target.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.status IS
+  'in_progress, succeeded, failed, or released: a tombstone, which keeps the attempt of a claim that was given up.';
 COMMENT ON COLUMN @extschema@.idempotency_keys.attempt IS
-  'Fencing number: 1 for whoever claimed, one more each time a reconciler takes the claim over.';
+  'Fencing number: 1 for the first claim, one more each time a reconciler takes it over or a released one is claimed anew.';
 COMMENT ON COLUMN @extschema@.idempotency_keys.response_code IS 'The stored HTTP status.';
 COMMENT ON COLUMN @extschema@.idempotency_keys.response_headers IS 'The stored headers: an array of [name, value] pairs.';
 COMMENT ON COLUMN @extschema@.idempotency_keys.response_body IS
@@ -120,6 +137,7 @@ COMMENT ON COLUMN @extschema@.idempotency_keys.open_since IS
 COMMENT ON COLUMN @extschema@.idempotency_keys.lease_until IS 'Set while a reconciler holds the claim.';
 COMMENT ON COLUMN @extschema@.idempotency_keys.created_at IS 'Start of the transaction of the first attempt.';
 COMMENT ON COLUMN @extschema@.idempotency_keys.completed_at IS 'When the result was stored.';
+COMMENT ON COLUMN @extschema@.idempotency_keys.erased_at IS 'When idem_erase() blanked the stored answer.';
 COMMENT ON COLUMN @extschema@.idempotency_keys.expires_at IS
   'Retention end of a finished row. A row in progress never expires.';
 COMMENT ON INDEX @extschema@.idempotency_endpoints_pkey IS 'One registration an endpoint.';

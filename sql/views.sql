@@ -19,11 +19,11 @@ COMMENT ON VIEW @extschema@.idem_keys IS 'Every stored key, without hashes and b
 COMMENT ON COLUMN @extschema@.idem_keys.tenant_id IS 'Tenant or account.';
 COMMENT ON COLUMN @extschema@.idem_keys.endpoint IS 'By convention METHOD /route/template.';
 COMMENT ON COLUMN @extschema@.idem_keys.key IS 'The client''s Idempotency-Key.';
-COMMENT ON COLUMN @extschema@.idem_keys.status IS 'in_progress, succeeded or failed.';
+COMMENT ON COLUMN @extschema@.idem_keys.status IS 'in_progress, succeeded, failed or released.';
 COMMENT ON COLUMN @extschema@.idem_keys.code IS 'The stored HTTP status.';
 COMMENT ON COLUMN @extschema@.idem_keys.body IS 'Bytes of the stored body; NULL: none.';
 COMMENT ON COLUMN @extschema@.idem_keys.age IS 'Time since the first attempt.';
-COMMENT ON COLUMN @extschema@.idem_keys.ttl IS 'Time left until a finished row expires; zero: due for the sweep. NULL: it never does, as a row in progress.';
+COMMENT ON COLUMN @extschema@.idem_keys.ttl IS 'Time left until a finished or released row expires; zero: due for the sweep. NULL: it never does, as a row in progress.';
 
 -- Wide, for \x: what idem_keys leaves out.
 CREATE VIEW @extschema@.idem_key_details AS
@@ -40,6 +40,7 @@ SELECT k.tenant_id,
        k.lease_until,
        k.created_at,
        k.completed_at,
+       k.erased_at,
        k.expires_at
   FROM @extschema@.idempotency_keys k;
 
@@ -48,7 +49,7 @@ COMMENT ON VIEW @extschema@.idem_key_details IS
 COMMENT ON COLUMN @extschema@.idem_key_details.tenant_id IS 'Tenant or account.';
 COMMENT ON COLUMN @extschema@.idem_key_details.endpoint IS 'By convention METHOD /route/template.';
 COMMENT ON COLUMN @extschema@.idem_key_details.key IS 'The client''s Idempotency-Key.';
-COMMENT ON COLUMN @extschema@.idem_key_details.status IS 'in_progress, succeeded or failed.';
+COMMENT ON COLUMN @extschema@.idem_key_details.status IS 'in_progress, succeeded, failed or released.';
 COMMENT ON COLUMN @extschema@.idem_key_details.attempt IS
   'Fencing number: pass it to idem_complete, idem_fail or idem_release.';
 COMMENT ON COLUMN @extschema@.idem_key_details.provider_key IS
@@ -61,8 +62,9 @@ COMMENT ON COLUMN @extschema@.idem_key_details.open_since IS 'When an open claim
 COMMENT ON COLUMN @extschema@.idem_key_details.lease_until IS 'Until when a reconciler holds it.';
 COMMENT ON COLUMN @extschema@.idem_key_details.created_at IS 'Start of the transaction of the first attempt.';
 COMMENT ON COLUMN @extschema@.idem_key_details.completed_at IS 'When the result was stored.';
+COMMENT ON COLUMN @extschema@.idem_key_details.erased_at IS 'When idem_erase() blanked the stored answer.';
 COMMENT ON COLUMN @extschema@.idem_key_details.expires_at IS
-  'Retention end of a finished row. A row in progress never expires.';
+  'Retention end of a finished or released row. A row in progress never expires.';
 
 CREATE VIEW @extschema@.idem_stuck WITH (security_barrier) AS
 SELECT k.tenant_id,
@@ -76,7 +78,7 @@ SELECT k.tenant_id,
   LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint OPERATOR(pg_catalog.=) k.endpoint
  WHERE k.open_since IS NOT NULL
    AND k.open_since OPERATOR(pg_catalog.<)
-       (pg_catalog.now() OPERATOR(pg_catalog.-) coalesce(e.stuck_after, '60 seconds'::interval))
+       (pg_catalog.statement_timestamp() OPERATOR(pg_catalog.-) coalesce(e.stuck_after, '60 seconds'::interval))
  ORDER BY k.open_since;
 
 COMMENT ON VIEW @extschema@.idem_stuck IS
@@ -97,6 +99,7 @@ SELECT coalesce(e.endpoint, k.endpoint) AS endpoint,
        coalesce(k.in_progress, 0) AS open,
        coalesce(k.succeeded, 0) AS succeeded,
        coalesce(k.failed, 0) AS failed,
+       coalesce(k.released, 0) AS released,
        coalesce(k.expired, 0) AS expired,
        k.oldest
   FROM @extschema@.idempotency_endpoints e
@@ -105,6 +108,7 @@ SELECT coalesce(e.endpoint, k.endpoint) AS endpoint,
               pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'in_progress') AS in_progress,
               pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'succeeded') AS succeeded,
               pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'failed') AS failed,
+              pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'released') AS released,
               pg_catalog.count(*) FILTER (
                 WHERE r.status OPERATOR(pg_catalog.<>) 'in_progress'
                   AND r.expires_at OPERATOR(pg_catalog.<=) pg_catalog.now()) AS expired,
@@ -123,5 +127,6 @@ COMMENT ON COLUMN @extschema@.idem_endpoint_summary.ttl IS 'How long a result is
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.open IS 'Claims in progress.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.succeeded IS 'Stored successes, expired ones included.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.failed IS 'Stored failures, expired ones included.';
-COMMENT ON COLUMN @extschema@.idem_endpoint_summary.expired IS 'Finished rows that the sweep will delete.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.released IS 'Tombstones of claims that were given up.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.expired IS 'Rows that the sweep will delete.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.oldest IS 'Age of the oldest row.';

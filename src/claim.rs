@@ -1,36 +1,38 @@
 //! `idem_claim`: decides whether the work is run, and if not, what is answered.
 
-use crate::fingerprint::{self, RequestHash};
+use crate::fingerprint::{self, Fingerprint};
 use crate::gate::Gate;
+use crate::guard::{self, Claim};
+use crate::limits::{LEAST_TTL, LONGEST_TTL, LONGEST_WAIT, REQUEST_TARGET_BYTES};
+use crate::patience::Patience;
 use crate::pg::entry::{sql_function, Answer, Args};
+use crate::pg::memory::Scratch;
 use crate::pg::row::OutRow;
 use crate::pg::spi::Mode;
+use crate::pg::transaction;
 use crate::pg::value::Value;
-use crate::pg::{encoding, transaction};
 use crate::problem::Problem;
 use crate::refusal::Refusal;
-use crate::scope::{self, KeyFault, Scope};
+use crate::scope::{KeyFault, Scope};
 use crate::stats::{self, Counter};
-use crate::tables::{Endpoint, NewClaim, Response, Seen, Tables};
+use crate::tables::{Claimed, Endpoint, NewClaim, Response, Seen, Tables, Version};
 use crate::verdict::Verdict;
-use crate::{guard, settings, tenancy};
+use crate::{settings, subject, template, tenancy};
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::pg_sys::{self, BuiltinOid};
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 sql_function!("idem_claim_bytea" => claim_bytea);
 sql_function!("idem_claim_text" => claim_text);
 
-/// Positions of the arguments in `sql/functions.sql`.
+/// Positions of the arguments in `sql/functions.sql`; tenant, endpoint and key come before them.
 mod arg {
-    pub const TENANT_ID: usize = 0;
-    pub const ENDPOINT: usize = 1;
-    pub const KEY: usize = 2;
     pub const REQUEST_BODY: usize = 3;
-    pub const REQUEST_HASH: usize = 4;
-    pub const WAIT: usize = 5;
-    pub const TTL: usize = 6;
+    pub const REQUEST_TARGET: usize = 4;
+    pub const REQUEST_HASH: usize = 5;
+    pub const WAIT: usize = 6;
+    pub const TTL: usize = 7;
 }
 
 const OUT: OutRow<8> = OutRow {
@@ -50,11 +52,6 @@ thread_local! {
     static OUT_TYPE: Cell<pg_sys::TupleDesc> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Retention of an endpoint that is not registered, and the least that a ttl may be.
-const LEAST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// A longer wait or retention is taken for a mistake, as is an infinite one.
-const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
-const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// A claim that loses to others this often in a row is in progress elsewhere.
 const MOST_LOST_RACES: u32 = 3;
 
@@ -62,7 +59,7 @@ struct Request {
     tenant: String,
     endpoint: String,
     key: Result<String, KeyFault>,
-    hash: RequestHash,
+    fingerprint: Fingerprint,
     wait: Duration,
     ttl: Option<Interval>,
 }
@@ -75,15 +72,15 @@ enum Arrival {
 }
 
 fn claim_bytea(args: &Args) -> Result<Answer, Refusal> {
-    claim(args, args.bytes(arg::REQUEST_BODY).map(fingerprint::of_body))
+    claim(args, args.bytes(arg::REQUEST_BODY))
 }
 
 fn claim_text(args: &Args) -> Result<Answer, Refusal> {
-    claim(args, args.text_bytes(arg::REQUEST_BODY).map(|body| fingerprint::of_body(&body)))
+    claim(args, args.utf8_bytes(arg::REQUEST_BODY, "request_body")?)
 }
 
-fn claim(args: &Args, body_hash: Option<RequestHash>) -> Result<Answer, Refusal> {
-    let request = Request::read(args, body_hash)?;
+fn claim(args: &Args, body: Option<&[u8]>) -> Result<Answer, Refusal> {
+    let request = Request::read(args, body)?;
     tenancy::check(&request.tenant)?;
     let tables = Tables::open(args.schema())?;
     let endpoint = request.endpoint.clone();
@@ -94,53 +91,72 @@ fn claim(args: &Args, body_hash: Option<RequestHash>) -> Result<Answer, Refusal>
 }
 
 impl Request {
-    fn read(args: &Args, body_hash: Option<RequestHash>) -> Result<Self, Refusal> {
-        let (tenant, endpoint) = read_names(args)?;
-        let key = scope::check_key(args.text(arg::KEY, "key")?);
-        let (hash, wait, ttl) = read_rules(args, body_hash).map_err(|r| r.naming(&endpoint, key.as_deref().ok()))?;
-        Ok(Request { tenant, endpoint, key, hash, wait, ttl })
+    fn read(args: &Args, body: Option<&[u8]>) -> Result<Self, Refusal> {
+        let (tenant, endpoint) = subject::read_names(args)?;
+        let key = subject::read_key(args);
+        let rules = || {
+            let hash = read_hash(args, body)?;
+            let target = read_target(args, &endpoint)?;
+            Ok((fingerprint::of_request(hash, target.as_deref()), read_wait(args)?, read_ttl(args)?))
+        };
+        let (fingerprint, wait, ttl) =
+            rules().map_err(|refusal: Refusal| refusal.naming(&endpoint, key.as_deref().ok()))?;
+        Ok(Request { tenant, endpoint, key, fingerprint, wait, ttl })
     }
 }
 
-/// What the caller says of the request beside its scope: `22023` for what cannot be right.
-fn read_rules(
-    args: &Args,
-    body_hash: Option<RequestHash>,
-) -> Result<(RequestHash, Duration, Option<Interval>), Refusal> {
-    let hash = match (body_hash, args.bytes(arg::REQUEST_HASH)) {
-        (Some(hash), None) => hash,
-        (None, Some(hash)) => hash.try_into().map_err(|_| {
-            Refusal::invalid(
-                "request_hash must have 32 bytes",
-                format!("It has {}.", hash.len()),
-                "Pass the SHA-256 of the request body as bytes, not as hexadecimal digits.",
-            )
-        })?,
-        (Some(_), Some(_)) => {
-            return Err(Refusal::invalid(
-                "request_body and request_hash must not both be given",
-                "The hash stands in for a body that the caller has hashed itself.",
-                "Pass request_body => NULL together with request_hash.",
-            ))
+/// The hash of the body, or what stands in for it.
+fn read_hash(args: &Args, body: Option<&[u8]>) -> Result<Fingerprint, Refusal> {
+    match (body, args.size(arg::REQUEST_HASH)) {
+        (Some(body), None) => Ok(fingerprint::of_body(body)),
+        (None, Some(size)) => {
+            let hash = if size == 32 { args.bytes(arg::REQUEST_HASH) } else { None };
+            hash.and_then(|hash| hash.try_into().ok()).ok_or_else(|| {
+                Refusal::invalid(
+                    "request_hash must have 32 bytes",
+                    format!("It has {size}."),
+                    "Pass the SHA-256 of the request body as bytes, not as hexadecimal digits.",
+                )
+            })
         }
-        (None, None) => {
-            return Err(Refusal::invalid(
-                "request_body must not be null unless request_hash is given",
-                "Without a fingerprint, a reused key cannot be told from a retry.",
-                "Pass '' for a request without a body.",
-            ))
-        }
-    };
-    let wait = match args.interval(arg::WAIT) {
-        None => Duration::ZERO,
-        Some(wait) => bounded(wait, Duration::ZERO, LONGEST_WAIT).ok_or_else(|| {
-            Refusal::invalid(
-                "wait must be between zero and one hour",
-                "A negative wait has no meaning, and an endless one would hold the connection.",
-                "Pass how long the client may be kept waiting, for example '5 s'; '0' answers at once.",
-            )
-        })?,
-    };
+        (Some(_), Some(_)) => Err(Refusal::invalid(
+            "request_body and request_hash must not both be given",
+            "The hash stands in for a body that the caller has hashed itself.",
+            "Pass request_body => NULL together with request_hash.",
+        )),
+        (None, None) => Err(Refusal::invalid(
+            "request_body must not be null unless request_hash is given",
+            "Without a fingerprint, a reused key cannot be told from a retry.",
+            "Pass '' for a request without a body.",
+        )),
+    }
+}
+
+/// What tells two requests apart whose bodies are the same. An endpoint that is a template requires it.
+fn read_target(args: &Args, endpoint: &str) -> Result<Option<String>, Refusal> {
+    let target = args.text(arg::REQUEST_TARGET, REQUEST_TARGET_BYTES).map_err(|bad| bad.of("request_target"))?;
+    if target.is_none() && template::is_template(endpoint) {
+        return Err(Refusal::invalid(
+            "request_target must not be null where the endpoint is a template",
+            "The same key on two targets, with the same body, would get the first one's answer.",
+            "Pass the request's path and query, for example '/orders/1/refund'; '' where the body holds everything.",
+        ));
+    }
+    Ok(target)
+}
+
+fn read_wait(args: &Args) -> Result<Duration, Refusal> {
+    let Some(wait) = args.interval(arg::WAIT) else { return Ok(Duration::ZERO) };
+    bounded(wait, Duration::ZERO, LONGEST_WAIT).ok_or_else(|| {
+        Refusal::invalid(
+            "wait must be between zero and one hour",
+            "A negative wait has no meaning, and an endless one would hold the connection.",
+            "Pass how long the client may be kept waiting, for example '5 s'; '0' answers at once.",
+        )
+    })
+}
+
+fn read_ttl(args: &Args) -> Result<Option<Interval>, Refusal> {
     let ttl = args.interval(arg::TTL);
     if ttl.is_some_and(|ttl| bounded(ttl, LEAST_TTL, LONGEST_TTL).is_none()) {
         return Err(Refusal::invalid(
@@ -149,14 +165,7 @@ fn read_rules(
             "Leave ttl out to use the endpoint's, or pass one above its retry window.",
         ));
     }
-    Ok((hash, wait, ttl))
-}
-
-/// Tenant and endpoint, the first two arguments of every application function.
-pub fn read_names(args: &Args) -> Result<(String, String), Refusal> {
-    scope::check_names(args.text(arg::TENANT_ID, "tenant_id")?, args.text(arg::ENDPOINT, "endpoint")?, |name| {
-        encoding::to_server_bytes(name).len()
-    })
+    Ok(ttl)
 }
 
 /// The interval as a duration when it is within the bounds; a month counts 30 days, as in comparisons.
@@ -166,39 +175,42 @@ fn bounded(interval: Interval, least: Duration, most: Duration) -> Option<Durati
 }
 
 fn arrive(tables: &Tables, request: Request) -> Result<Arrival, Refusal> {
-    let Request { tenant, endpoint, key, hash, wait, ttl } = request;
+    let Request { tenant, endpoint, key, fingerprint, wait, ttl } = request;
     let scope = match key {
         Ok(key) => Scope { tenant, endpoint, key },
         Err(KeyFault::Missing) => {
+            // An endpoint that is not registered requires a key.
             let required = tables.endpoint(&endpoint).is_none_or(|e| e.key_required);
             return Ok(if required { Arrival::Problem(Problem::KeyMissing) } else { Arrival::Unprotected });
         }
         Err(fault) => return Ok(Arrival::Problem(Problem::KeyInvalid(fault))),
     };
-    // A ttl that cannot be right is refused whatever the outcome; otherwise only a first arrival needs the registration.
-    let rules = match ttl {
-        Some(_) => Some(Rules::of(tables.endpoint(&scope.endpoint), ttl, &scope)?),
-        None => None,
-    };
+    if ttl.is_some() {
+        // One that cannot be right is refused whatever the outcome.
+        Rules::of(tables.endpoint(&scope.endpoint), ttl, &scope)?;
+    }
+    let key = Key { tables, scope: &scope, fingerprint: &fingerprint };
     let patience = Patience::new(wait);
+    let scratch = Scratch::new();
     let mut lost_races = 0;
     loop {
-        let seen = tables.look_up(&scope, &hash, Mode::Read);
+        let seen = scratch.run(|| key.look(Mode::Read));
         match seen {
-            Seen { verdict: Verdict::Replay, response: Some(response) } => return Ok(Arrival::Replay(response)),
-            Seen { verdict: Verdict::KeyReused, .. } => return Ok(Arrival::Problem(Problem::KeyReused)),
+            Seen { verdict: Verdict::Replay, response: Some(response), version } => {
+                key.confirm(version)?;
+                return Ok(Arrival::Replay(response));
+            }
+            Seen { verdict: Verdict::KeyReused, version, .. } => {
+                key.confirm(version)?;
+                return Ok(Arrival::Problem(Problem::KeyReused));
+            }
             Seen { verdict: Verdict::First | Verdict::TakeOver, .. } => {
+                tables.for_writing(&scope)?;
                 if let Some(gate) = Gate::try_enter(&scope) {
                     // Inserting would wait for whoever is deleting a row that this snapshot does not show.
-                    let fixed = transaction::snapshot_is_fixed();
-                    if fixed && tables.look_up(&scope, &hash, Mode::ReadLatest).verdict != seen.verdict {
-                        return Err(Refusal::too_new_to_see(&scope));
-                    }
-                    let rules = match rules {
-                        Some(rules) => rules,
-                        None => Rules::of(tables.endpoint(&scope.endpoint), None, &scope)?,
-                    };
-                    if let Some(execute) = take(tables, &scope, &hash, &rules, seen.verdict) {
+                    key.confirm(seen.version)?;
+                    let rules = Rules::of(key.registration()?, ttl, &scope)?;
+                    if let Some(execute) = key.take(&rules, &seen)? {
                         gate.keep();
                         return Ok(execute);
                     }
@@ -207,43 +219,81 @@ fn arrive(tables: &Tables, request: Request) -> Result<Arrival, Refusal> {
                     if lost_races < MOST_LOST_RACES {
                         continue; // the row has changed since it was read: look again
                     }
+                    if tables.has_triggers() {
+                        return Err(Refusal::change_swallowed(&scope));
+                    }
                 }
             }
             _ => {}
         }
         // Somebody is at it: another transaction, a committed open claim, or this very transaction.
-        if patience.is_over() || guard::is_own(&scope) {
+        scratch.run(|| key.confirm(seen.version))?;
+        if patience.is_over() || guard::own(&scope).is_some_and(|claim| claim.is_open) {
             return Ok(Arrival::Problem(Problem::InProgress));
-        }
-        if transaction::snapshot_is_fixed() {
-            let latest = tables.look_up(&scope, &hash, Mode::ReadLatest);
-            if latest.verdict != seen.verdict {
-                return Err(Refusal::too_new_to_see(&scope));
-            }
         }
         patience.pause();
         lost_races = 0;
     }
 }
 
-/// Inserts the claim, or puts it in the place of an expired row; `None` when somebody else was faster.
-fn take(tables: &Tables, scope: &Scope, hash: &RequestHash, rules: &Rules, verdict: Verdict) -> Option<Arrival> {
-    let claim = NewClaim {
-        scope,
-        request_hash: hash,
-        provider_key: rules.external.then(|| fingerprint::provider_key(scope, hash)),
-        may_stay_open: !rules.guarded,
-        ttl: rules.ttl,
-    };
-    let expires_at = match verdict {
-        Verdict::First => tables.insert(&claim),
-        _ => tables.take_over(&claim),
-    }?;
-    if claim.may_stay_open {
-        transaction::force_durable_commit();
+/// The key that a request arrives with.
+struct Key<'a> {
+    tables: &'a Tables,
+    scope: &'a Scope,
+    fingerprint: &'a Fingerprint,
+}
+
+impl Key<'_> {
+    fn look(&self, mode: Mode) -> Seen {
+        self.tables.look_up(self.scope, self.fingerprint, mode)
     }
-    guard::opened(tables, scope, rules.guarded);
-    Some(Arrival::Execute { attempt: 1, provider_key: claim.provider_key, expires_at })
+
+    /// Where the snapshot is fixed, what it shows may be long past: an outcome is given on what is stored now, or not at
+    /// all (`40001`).
+    fn confirm(&self, version: Option<Version>) -> Result<(), Refusal> {
+        if transaction::snapshot_is_fixed() && self.look(Mode::ReadLatest).version != version {
+            return Err(Refusal::too_new_to_see(self.scope));
+        }
+        Ok(())
+    }
+
+    /// What the endpoint is registered as, which it must be (`ID006`) unless the administrator lets others through.
+    fn registration(&self) -> Result<Option<Endpoint>, Refusal> {
+        let registered = self.tables.endpoint(&self.scope.endpoint);
+        if registered.is_none() && settings::require_registration() {
+            return Err(Refusal::not_registered(self.scope, &self.tables.call_to_register(&self.scope.endpoint)));
+        }
+        Ok(registered)
+    }
+
+    /// Inserts the claim, or puts it in the place of what it supersedes; `None` when somebody else was faster.
+    fn take(&self, rules: &Rules, seen: &Seen) -> Result<Option<Arrival>, Refusal> {
+        let scope = self.scope;
+        let claim = NewClaim {
+            scope,
+            fingerprint: self.fingerprint,
+            provider_key: rules.external.then(|| fingerprint::provider_key(scope, self.fingerprint)),
+            may_stay_open: !rules.guarded,
+            ttl: rules.ttl,
+        };
+        let claimed = match seen.verdict {
+            Verdict::First => self.tables.insert(&claim),
+            _ => self.tables.take_over(&claim),
+        };
+        let Some(Claimed { attempt, expires_at }) = claimed else { return Ok(None) };
+        if claim.may_stay_open {
+            transaction::force_durable_commit();
+        }
+        let own = Claim {
+            attempt,
+            guarded: rules.guarded,
+            over_tombstone: attempt > 1,
+            home: self.tables.schema().to_u32(),
+            is_open: true,
+        };
+        guard::opened(scope, own)?;
+        Ok(Some(Arrival::Execute { attempt, provider_key: claim.provider_key, expires_at }))
+    }
 }
 
 /// What holds for a new claim of an endpoint.
@@ -280,36 +330,6 @@ fn in_elapsed_time(interval: Interval) -> Interval {
     Interval::from_micros(i64::try_from(interval.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// How long a caller is ready to wait, looking again in growing steps.
-struct Patience {
-    since: Instant,
-    wait: Duration,
-    step: Cell<Duration>,
-}
-
-impl Patience {
-    const FIRST_STEP: Duration = Duration::from_millis(2);
-    const LONGEST_STEP: Duration = Duration::from_millis(100);
-
-    fn new(wait: Duration) -> Self {
-        Patience { since: Instant::now(), wait, step: Cell::new(Self::FIRST_STEP) }
-    }
-
-    fn left(&self) -> Duration {
-        self.wait.saturating_sub(self.since.elapsed())
-    }
-
-    fn is_over(&self) -> bool {
-        self.left().is_zero()
-    }
-
-    fn pause(&self) {
-        let step = self.step.get();
-        transaction::pause(step.min(self.left()));
-        self.step.set((step * 2).min(Self::LONGEST_STEP));
-    }
-}
-
 impl Arrival {
     fn counter(&self) -> Counter {
         match self {
@@ -338,9 +358,9 @@ impl Arrival {
             Arrival::Replay(stored) => [
                 Value::text("replay"),
                 Value::optional(stored.code, Value::int),
-                Value::optional(stored.headers.as_deref(), Value::payload),
-                Value::optional(stored.body.as_deref(), Value::payload),
-                Value::optional(stored.resource_ref.as_deref(), Value::payload),
+                stored.headers,
+                stored.body,
+                stored.resource_ref,
                 Value::optional(stored.attempt, Value::int),
                 Value::optional(stored.provider_key, Value::uuid),
                 Value::optional(stored.expires_at, Value::timestamptz),

@@ -12,13 +12,11 @@ use crate::scope::Scope;
 use crate::stats::{self, Counter};
 use crate::tables::Tables;
 use journal::Journal;
-use pgrx::pg_sys;
-use std::cell::{Cell, RefCell};
+pub use journal::Claim;
+use std::cell::RefCell;
 
 thread_local! {
     static JOURNAL: RefCell<Journal> = RefCell::default();
-    /// The extension's schema, as of the last claim: the guard runs outside any call.
-    static SCHEMA: Cell<pg_sys::Oid> = const { Cell::new(pg_sys::InvalidOid) };
 }
 
 static WATCHER: Watcher = Watcher {
@@ -33,36 +31,49 @@ pub fn install() {
     transaction::watch(&WATCHER);
 }
 
-/// Remembers a claim. A `guarded` one must be finished before the transaction commits.
-pub fn opened(tables: &Tables, scope: &Scope, guarded: bool) {
-    SCHEMA.set(tables.schema());
+/// Remembers a claim. A guarded one must be finished before the transaction commits.
+pub fn opened(scope: &Scope, claim: Claim) -> Result<(), Refusal> {
+    if claim.guarded {
+        transaction::be_asked_first(&WATCHER);
+    }
     let sub = transaction::current_subtransaction();
-    JOURNAL.with_borrow_mut(|j| j.opened(sub, scope.clone(), guarded));
+    JOURNAL.with_borrow_mut(|j| j.opened(sub, scope.clone(), claim)).map_err(|_| Refusal::out_of_memory(scope))
 }
 
-/// The claim was completed, failed or released.
+/// The claim was completed or failed.
 pub fn closed(scope: &Scope) {
     let sub = transaction::current_subtransaction();
     JOURNAL.with_borrow_mut(|j| j.closed(sub, scope));
 }
 
-/// Whether this transaction itself holds the claim open: nothing to wait for.
-pub fn is_own(scope: &Scope) -> bool {
-    JOURNAL.with_borrow(|j| j.is_open(scope))
+/// The claim was released before it was ever committed.
+pub fn dropped(scope: &Scope) {
+    let sub = transaction::current_subtransaction();
+    JOURNAL.with_borrow_mut(|j| j.dropped(sub, scope));
 }
 
-/// The table has the last word: a row that was deleted or dropped by other means leaves nothing to refuse.
+/// This transaction's own claim of the scope, finished or not.
+pub fn own(scope: &Scope) -> Option<Claim> {
+    JOURNAL.with_borrow(|j| j.get(scope))
+}
+
+/// The attempt that a call means which names none: that of this transaction's own claim, else the first.
+pub fn attempt_meant(scope: &Scope, given: Option<i32>) -> i32 {
+    given.or_else(|| own(scope).map(|claim| claim.attempt)).unwrap_or(1)
+}
+
+/// The table has the last word, and must be there to say it: a claim whose row cannot be looked at is not let through.
 fn refuse_open_claims() -> Result<(), Refusal> {
-    let left: Vec<Scope> = JOURNAL.with_borrow(|j| j.left_open().into_iter().cloned().collect());
-    if left.is_empty() {
-        return Ok(());
+    let left = JOURNAL.with_borrow(Journal::left_open);
+    for (scope, claim) in &left {
+        let state = match Tables::open(claim.home.into()).map(|tables| tables.state(scope)) {
+            Ok(Some(found)) if found.status.is_finished() => continue,
+            Ok(Some(found)) => format!("still {:?}", found.status.name()),
+            Ok(None) => "gone".to_owned(),
+            Err(why) => format!("not to be looked at: {}", why.message),
+        };
+        stats::count(&scope.endpoint, Counter::GuardRefused);
+        return Err(Refusal::left_open(scope, &state, left.len()));
     }
-    let Ok(tables) = Tables::open(SCHEMA.get()) else { return Ok(()) };
-    match left.iter().find(|scope| tables.is_left_open(scope)) {
-        Some(scope) => {
-            stats::count(&scope.endpoint, Counter::GuardRefused);
-            Err(Refusal::left_open(scope, left.len()))
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }

@@ -7,14 +7,21 @@
 mod checkpoint;
 mod claim;
 mod finish;
+mod forget;
+mod reconcile;
 mod registry;
+mod release;
 mod sweep;
 
 // What they are made of.
+mod audit;
 mod constraint;
 mod gate;
 mod guard;
+mod ownership;
+mod patience;
 mod settings;
+mod subject;
 mod tables;
 mod tenancy;
 
@@ -25,9 +32,12 @@ mod worker;
 // Pure rules, with unit tests.
 mod fingerprint;
 mod headers;
+mod limits;
 mod problem;
 mod refusal;
 mod scope;
+mod status;
+mod template;
 mod verdict;
 
 // PostgreSQL itself.

@@ -54,6 +54,9 @@ impl Problem {
             Problem::KeyInvalid(KeyFault::TooLong) => {
                 ("Idempotency-Key is invalid", "The Idempotency-Key is longer than 255 characters.")
             }
+            Problem::KeyInvalid(KeyFault::NotUtf8) => {
+                ("Idempotency-Key is invalid", "The Idempotency-Key contains bytes that are not valid text.")
+            }
             Problem::KeyInvalid(_) => {
                 ("Idempotency-Key is invalid", "The Idempotency-Key contains a control character.")
             }
@@ -63,7 +66,7 @@ impl Problem {
             ),
             Problem::KeyReused => (
                 "Idempotency-Key is already used",
-                "This Idempotency-Key was used with a different request body. Send a new key with a new request.",
+                "This Idempotency-Key was used with a different request. Send a new key with a new request.",
             ),
         };
         let document = Document {
@@ -91,8 +94,9 @@ impl Problem {
 mod tests {
     use super::*;
 
-    const ALL: [Problem; 5] = [
+    const ALL: [Problem; 6] = [
         Problem::KeyMissing,
+        Problem::KeyInvalid(KeyFault::NotUtf8),
         Problem::KeyInvalid(KeyFault::TooLong),
         Problem::KeyInvalid(KeyFault::ControlCharacter),
         Problem::InProgress,

@@ -24,8 +24,18 @@ pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
 pub const SERIALIZATION_FAILURE: &str = "40001";
 /// `22021`, character_not_in_repertoire.
 pub const CHARACTER_NOT_IN_REPERTOIRE: &str = "22021";
+/// `ID006`: the endpoint is not registered, and must be.
+pub const ENDPOINT_NOT_REGISTERED: &str = "ID006";
 /// `55000`, object_not_in_prerequisite_state.
-pub const NOT_INSTALLED: &str = "55000";
+pub const NOT_IN_PREREQUISITE_STATE: &str = "55000";
+/// `55006`, object_in_use.
+pub const OBJECT_IN_USE: &str = "55006";
+/// `25006`, read_only_sql_transaction.
+pub const READ_ONLY_SQL_TRANSACTION: &str = "25006";
+/// `53200`, out_of_memory.
+pub const OUT_OF_MEMORY: &str = "53200";
+/// `0A000`, feature_not_supported.
+pub const FEATURE_NOT_SUPPORTED: &str = "0A000";
 
 /// Why a call is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,27 +61,120 @@ impl Refusal {
         self
     }
 
+    /// `22023`; sizes in bytes.
+    pub fn too_long(argument: &str, size: usize, most: usize) -> Self {
+        Refusal::invalid(
+            format!("{argument} is too long"),
+            format!("It has {size} bytes; at most {most} are allowed."),
+            "Pass an identifier or a reference, not data; of a URL as endpoint only the route template.",
+        )
+    }
+
     pub fn not_utf8(argument: &str) -> Self {
         Refusal {
             sqlstate: CHARACTER_NOT_IN_REPERTOIRE,
-            message: format!("{argument} is not valid UTF-8"),
-            detail: "The database has the encoding SQL_ASCII, which does not check text.".into(),
-            hint: "Pass UTF-8, or use a database with an encoding.".into(),
+            message: format!("{argument} has bytes that are no UTF-8 and have no equivalent in it"),
+            detail: "Text is stored, compared and hashed as UTF-8, whatever the database's encoding.".into(),
+            hint: "Pass text that UTF-8 can hold; a body of any bytes as bytea.".into(),
         }
     }
 
     pub fn not_installed() -> Self {
         Refusal {
-            sqlstate: NOT_INSTALLED,
-            message: "the table idempotency_keys is missing from the extension's schema".into(),
-            detail: "It belongs to the extension and was dropped or renamed.".into(),
-            hint: "Install the extension anew: DROP EXTENSION, then CREATE EXTENSION idempotency_enforcer.".into(),
+            sqlstate: NOT_IN_PREREQUISITE_STATE,
+            message: "a table of extension idempotency_enforcer is not there".into(),
+            detail: "idempotency_keys and idempotency_endpoints belong into the extension's schema. The extension was \
+                     dropped, or one of them was renamed or moved."
+                .into(),
+            hint: "If the extension was dropped, create it. If a table was renamed or moved, give it back its name and \
+                   schema: it holds the keys."
+                .into(),
+        }
+    }
+
+    pub fn tables_of_two_owners(keys: &str, endpoints: &str) -> Self {
+        Refusal {
+            sqlstate: NOT_IN_PREREQUISITE_STATE,
+            message: "the tables of extension idempotency_enforcer have different owners".into(),
+            detail: format!("idempotency_keys belongs to {keys:?}, idempotency_endpoints to {endpoints:?}."),
+            hint: "ALTER TABLE ... OWNER TO one role for both: statements on them run with their owner's rights.".into(),
+        }
+    }
+
+    pub fn untrusted_trigger(table: &str, trigger: &str, owner: &str) -> Self {
+        Refusal {
+            sqlstate: NOT_IN_PREREQUISITE_STATE,
+            message: format!("table {table} has a trigger that must not run with its owner's rights: {trigger:?}"),
+            detail: format!(
+                "The trigger's code belongs to {owner:?}, who is neither a superuser nor the owner of the table."
+            ),
+            hint: "DROP TRIGGER, or give its function to the owner of the table; and take the right TRIGGER on it from \
+                   everybody else."
+                .into(),
+        }
+    }
+
+    pub fn rule_on_table(table: &str, rule: &str) -> Self {
+        Refusal {
+            sqlstate: NOT_IN_PREREQUISITE_STATE,
+            message: format!("table {table} has a rule: {rule}"),
+            detail: "A rule makes statements do something else than they say.".into(),
+            hint: "DROP RULE; a trigger of the table's owner can observe what is written.".into(),
+        }
+    }
+
+    pub fn change_swallowed(scope: &Scope) -> Self {
+        Refusal {
+            sqlstate: NOT_IN_PREREQUISITE_STATE,
+            message: format!("the row of key {:?} on endpoint {:?} cannot be written", scope.key, scope.endpoint),
+            detail: "The statement did nothing, again and again: a trigger on idempotency_keys may have returned NULL."
+                .into(),
+            hint: "Look at the triggers of idempotency_keys. Nothing was stored.".into(),
+        }
+    }
+
+    /// `25006`: replays work without writing, a first arrival does not.
+    pub fn read_only(scope: &Scope) -> Self {
+        Refusal {
+            sqlstate: READ_ONLY_SQL_TRANSACTION,
+            message: format!(
+                "cannot write key {:?} on endpoint {:?} in a read-only transaction",
+                scope.key, scope.endpoint
+            ),
+            detail: "The transaction is read-only, or this server is a standby; only stored results can be answered here."
+                .into(),
+            hint: "Send claims to the primary, in a transaction that may write.".into(),
+        }
+    }
+
+    pub fn out_of_memory(scope: &Scope) -> Self {
+        Refusal {
+            sqlstate: OUT_OF_MEMORY,
+            message: "out of memory".into(),
+            detail: format!("The claim of key {:?} on endpoint {:?} could not be noted.", scope.key, scope.endpoint),
+            hint: "Make fewer claims in one transaction.".into(),
+        }
+    }
+
+    /// `register` is the call that registers the endpoint.
+    pub fn not_registered(scope: &Scope, register: &str) -> Self {
+        Refusal {
+            sqlstate: ENDPOINT_NOT_REGISTERED,
+            message: format!("endpoint {:?} is not registered", scope.endpoint),
+            detail: format!(
+                "A claim of key {:?} on it would be executed without the rules that protect it.",
+                scope.key
+            ),
+            hint: format!(
+                "Check its spelling, or register it: {register} (an administrator may turn \
+                 idempotency_enforcer.require_registration off)."
+            ),
         }
     }
 
     pub fn no_place_for_rows() -> Self {
         Refusal {
-            sqlstate: "0A000",
+            sqlstate: FEATURE_NOT_SUPPORTED,
             message: "a set of rows was returned to a context that cannot accept one".into(),
             detail: "The function returns any number of rows.".into(),
             hint: "Call it in FROM.".into(),
@@ -111,6 +214,34 @@ impl Refusal {
         }
     }
 
+    /// The attempt's own tombstone.
+    pub fn was_released(scope: &Scope, attempt: i32) -> Self {
+        Refusal {
+            detail: format!("Attempt {attempt} was released under tenant {:?}: it holds the key no more.", scope.tenant),
+            ..Refusal::not_found(scope)
+        }
+    }
+
+    /// `55006`.
+    pub fn endpoint_in_use(endpoint: &str, alive: i64) -> Self {
+        Refusal {
+            sqlstate: OBJECT_IN_USE,
+            message: format!("endpoint {endpoint:?} has {alive} keys that are still alive"),
+            detail: "Their clients may still retry; without the registration its rules no longer hold for them.".into(),
+            hint: "Wait until they have expired, or pass force => true. The rows stay either way.".into(),
+        }
+    }
+
+    /// `55006`.
+    pub fn claim_is_open(scope: &Scope) -> Self {
+        Refusal {
+            sqlstate: OBJECT_IN_USE,
+            message: format!("the claim of key {:?} on endpoint {:?} is open", scope.key, scope.endpoint),
+            detail: "It is \"in_progress\": its effect may have happened, or may yet.".into(),
+            hint: "Find out what happened, then call idem_complete, idem_fail or idem_release with its attempt.".into(),
+        }
+    }
+
     pub fn unclaimable_key(endpoint: &str) -> Self {
         Refusal {
             sqlstate: CLAIM_NOT_FOUND,
@@ -144,7 +275,8 @@ impl Refusal {
         }
     }
 
-    pub fn left_open(scope: &Scope, open: usize) -> Self {
+    /// `state` is what was found of the claim's row.
+    pub fn left_open(scope: &Scope, state: &str, open: usize) -> Self {
         let others = match open {
             1 => String::new(),
             n => format!(" It is one of {n} such claims of this transaction."),
@@ -156,10 +288,24 @@ impl Refusal {
                 scope.key, scope.endpoint
             ),
             detail: format!(
-                "The endpoint is registered as \"transaction\" and the claim is still \"in_progress\".{others}"
+                "The endpoint is registered as \"transaction\" and the claim is {state}.{others}"
             ),
             hint: "Call idem_complete or idem_fail before COMMIT, in the transaction that claimed. Work that cannot \
                    share the transaction belongs on an endpoint registered as \"external\"."
+                .into(),
+        }
+    }
+
+    /// A claim of this transaction, on an endpoint registered as `transaction`, that a call would make as if it had not been.
+    pub fn effect_without_result(scope: &Scope, function: &str) -> Self {
+        Refusal {
+            sqlstate: CLAIM_LEFT_OPEN,
+            message: format!(
+                "{function} would leave the effect of key {:?} on endpoint {:?} without its result",
+                scope.key, scope.endpoint
+            ),
+            detail: "The endpoint is registered as \"transaction\" and the claim was made in this very transaction.".into(),
+            hint: "ROLLBACK, or ROLLBACK TO a savepoint before the claim: that undoes the effect and the claim together."
                 .into(),
         }
     }

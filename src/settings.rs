@@ -12,6 +12,7 @@ use crate::pg::{encoding, placeholders};
 use crate::stats::MOST_ENDPOINTS;
 
 static MAX_BODY_BYTES: GucSetting<i32> = GucSetting::<i32>::new(65_536);
+static REQUIRE_REGISTRATION: GucSetting<bool> = GucSetting::<bool>::new(true);
 static RETRY_AFTER: GucSetting<i32> = GucSetting::<i32>::new(2);
 static TENANT_SETTING: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static SWEEP_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(60);
@@ -44,6 +45,14 @@ pub fn tenant_setting_is_overridden() -> bool {
 }
 
 fn define_all() {
+    GucRegistry::define_bool_guc(
+        c"idempotency_enforcer.require_registration",
+        c"Refuses claims of endpoints that are not registered.",
+        c"Off: their keys are required and kept 24 hours, and no commit guard holds.",
+        &REQUIRE_REGISTRATION,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
     GucRegistry::define_int_guc(
         c"idempotency_enforcer.max_body_bytes",
         c"Largest response body that is stored, where the endpoint does not say otherwise.",
@@ -198,6 +207,11 @@ fn unquote(name: &str) -> String {
 /// Endpoints that get counters of their own.
 pub fn max_tracked_endpoints() -> usize {
     usize::try_from(MAX_TRACKED_ENDPOINTS.get()).unwrap_or(0)
+}
+
+/// Whether claims of endpoints that are not registered are refused.
+pub fn require_registration() -> bool {
+    REQUIRE_REGISTRATION.get()
 }
 
 /// Largest response body to store, in bytes.

@@ -1,9 +1,10 @@
 //! `idem_sweep`: one bounded batch of the rows whose retention has ended.
 
+use crate::limits::SWEEP_ROWS;
 use crate::pg::entry::{sql_function, Answer, Args};
 use crate::refusal::Refusal;
 use crate::stats::{self, Counter};
-use crate::tables::Tables;
+use crate::tables::{Table, Tables};
 use pgrx::datum::TimestampWithTimeZone;
 use std::cmp::Ordering;
 
@@ -11,14 +12,15 @@ sql_function!("idem_sweep" => sweep);
 
 /// Never an in_progress row, never one that somebody has locked.
 fn sweep(args: &Args) -> Result<Answer, Refusal> {
-    let Some(max_rows) = args.int(0).filter(|n| *n >= 0) else {
+    let Some(max_rows) = args.int(0).filter(|n| (0..=SWEEP_ROWS).contains(n)) else {
         return Err(Refusal::invalid(
-            "max_rows must be zero or more",
+            format!("max_rows must be between zero and {SWEEP_ROWS}"),
             "A batch is bounded so that it holds its locks briefly.",
             "Pass the size of one batch, for example 10000, and call again while that many were deleted.",
         ));
     };
     let tables = Tables::open(args.schema())?;
+    tables.lock_for_writing(Table::Keys)?;
     Ok(Answer::Int(batch(&tables, max_rows, None).rows as i32))
 }
 

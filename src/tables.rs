@@ -1,31 +1,42 @@
-//! Every statement against the tables, prepared once a backend.
+//! The extension's tables, opened with their owner's rights, and every statement against them.
 //!
-//! Each names `tenant_id` where it touches single rows, so that the table can be distributed or partitioned by it.
+//! Each statement names `tenant_id` where it touches single rows, so that the table can be distributed or partitioned by it.
 
-use crate::fingerprint::RequestHash;
+use crate::fingerprint::Fingerprint;
 use crate::pg::rights::OwnerRights;
-use crate::pg::spi::{Mode, Plan, Row, Spi};
+use crate::pg::spi::{Mode, Row, Spi};
+use crate::pg::transaction;
 use crate::pg::value::Value;
 use crate::refusal::Refusal;
 use crate::scope::Scope;
+use crate::status::Status;
 use crate::verdict::{judge, Facts, Verdict};
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::pg_sys::{self, BuiltinOid};
-use std::cell::RefCell;
-use std::ffi::{CStr, CString};
+use std::cell::Cell;
 
+mod opening;
+mod plans;
 mod statements;
+
+pub use opening::{try_lock, Table};
+use opening::Found;
+use plans::{InUse, Schema};
 use statements::Statement;
 
 /// The extension's tables, opened with their owner's rights for the length of one call.
 pub struct Tables {
-    // Dropped in this order: SPI is left first, then the caller's rights come back.
+    // Dropped in this order: SPI is left first, then the caller's rights come back, then plans may be freed.
     spi: Spi,
     rights: OwnerRights,
-    schema: pg_sys::Oid,
+    found: Found,
+    schema: Schema,
+    writable: Cell<bool>,
+    _plans: InUse,
 }
 
 /// What an endpoint is registered as.
+#[derive(Clone, Copy)]
 pub struct Endpoint {
     pub external: bool,
     pub key_required: bool,
@@ -33,14 +44,12 @@ pub struct Endpoint {
     pub ttl: Interval,
 }
 
-/// A stored response, as it will be sent again.
+/// A stored response, as it will be sent again. Its values are in PostgreSQL's memory: their size is the stored row's.
 pub struct Response {
     pub code: Option<i32>,
-    /// `jsonb` in its binary form.
-    pub headers: Option<Vec<u8>>,
-    pub body: Option<Vec<u8>>,
-    /// In the database's encoding.
-    pub resource_ref: Option<Vec<u8>>,
+    pub headers: Value,
+    pub body: Value,
+    pub resource_ref: Value,
     pub attempt: Option<i32>,
     pub provider_key: Option<[u8; 16]>,
     pub expires_at: Option<TimestampWithTimeZone>,
@@ -49,38 +58,62 @@ pub struct Response {
 /// What is known of a scope when a request arrives.
 pub struct Seen {
     pub verdict: Verdict,
+    /// What tells this state of the row from others; `None`: there is no row.
+    pub version: Option<Version>,
     /// Read only for [`Verdict::Replay`]: without the right body, a stored response cannot be read.
     pub response: Option<Response>,
+}
+
+/// A state of a row: it changes with everything that an outcome is taken from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Version {
+    status: Status,
+    attempt: i32,
+    same_request: bool,
+    created_at: Option<TimestampWithTimeZone>,
+    completed_at: Option<TimestampWithTimeZone>,
+    erased_at: Option<TimestampWithTimeZone>,
 }
 
 /// A new claim.
 pub struct NewClaim<'a> {
     pub scope: &'a Scope,
-    pub request_hash: &'a RequestHash,
+    pub fingerprint: &'a Fingerprint,
     pub provider_key: Option<[u8; 16]>,
     /// The claim may be committed in progress.
     pub may_stay_open: bool,
     pub ttl: Interval,
 }
 
+/// What became of a new claim.
+pub struct Claimed {
+    pub attempt: i32,
+    pub expires_at: TimestampWithTimeZone,
+}
+
 /// A result to store.
 pub struct Outcome<'a> {
     pub scope: &'a Scope,
-    /// `succeeded` or `failed`.
-    pub status: &'static str,
+    pub status: Status,
     pub attempt: i32,
     pub response_code: i32,
     pub response_headers: Value,
-    pub response_body: Option<&'a [u8]>,
+    pub response_body: Value,
     pub resource_ref: Value,
     /// The limit in bytes where the endpoint does not say otherwise.
     pub max_body_bytes: i32,
 }
 
+/// A row as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    pub status: Status,
+    pub attempt: i32,
+}
+
 /// Why a result could not be stored: the row as it is.
 pub struct Obstacle {
-    pub status: String,
-    pub attempt: i32,
+    pub state: State,
     /// The row holds this very result.
     pub same_result: bool,
     /// The limit in bytes, when the body is over it and there is no `resource_ref`.
@@ -103,58 +136,87 @@ pub struct Swept {
     pub latest: Option<TimestampWithTimeZone>,
 }
 
-/// Plans are kept for one schema; an extension that was dropped and created elsewhere gets new ones.
-struct Plans {
-    schema: pg_sys::Oid,
-    schema_name: CString,
-    kept: [Option<Plan>; Statement::COUNT],
-}
-
-thread_local! {
-    static PLANS: RefCell<Option<Plans>> = const { RefCell::new(None) };
-}
-
 impl Tables {
-    /// Opens the tables in the extension's schema; `55000` when they are not there.
+    /// Opens the tables in the extension's schema for reading; `55000` when they are not there, or when using them would run
+    /// code that must not run with their owner's rights.
     pub fn open(schema: pg_sys::Oid) -> Result<Self, Refusal> {
-        let owner = owner_of_keys(schema).ok_or_else(Refusal::not_installed)?;
+        let found = Found::locked(schema)?;
+        let owner = found.trusted_owner()?;
+        let plans = InUse::begin();
         let rights = OwnerRights::assume(owner);
-        let spi = Spi::connect(
-            [c"idempotency_keys", c"idempotency_endpoints"]
-                .into_iter()
-                .filter_map(|name| find_table(schema, name))
-                .collect(),
-        );
-        check_schema(schema);
-        Ok(Tables { spi, rights, schema })
+        let spi = Spi::connect(vec![found.keys, found.endpoints]);
+        Ok(Tables { spi, rights, found, schema: Schema::named(schema), writable: Cell::new(false), _plans: plans })
+    }
+
+    /// Opens the tables for writing one of them. `scope` is what an error names.
+    pub fn open_for_writing(schema: pg_sys::Oid, scope: &Scope) -> Result<Self, Refusal> {
+        let tables = Tables::open(schema)?;
+        tables.for_writing(scope)?;
+        Ok(tables)
+    }
+
+    /// Must come before a statement that writes `idempotency_keys`: locks it, so that it stays as trusted as it is.
+    /// `25006` where nothing can be written.
+    pub fn for_writing(&self, scope: &Scope) -> Result<(), Refusal> {
+        if transaction::is_read_only() {
+            return Err(Refusal::read_only(scope));
+        }
+        self.lock_for_writing(Table::Keys)
+    }
+
+    /// As [`Tables::for_writing`], for calls that are about no single key; PostgreSQL itself refuses to write where nothing
+    /// can be written.
+    pub fn lock_for_writing(&self, table: Table) -> Result<(), Refusal> {
+        if !self.writable.replace(true) {
+            self.found.lock_for_writing(table);
+            self.found.trusted_owner()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a trigger may swallow what is written.
+    pub fn has_triggers(&self) -> bool {
+        self.found.has_triggers()
     }
 
     pub fn schema(&self) -> pg_sys::Oid {
-        self.schema
+        self.schema.oid
+    }
+
+    /// The call that registers an endpoint, as SQL.
+    pub fn call_to_register(&self, endpoint: &str) -> String {
+        self.schema.call_to_register(endpoint)
     }
 
     /// What the stored row means for this request. Takes no lock and writes nothing.
-    pub fn look_up(&self, scope: &Scope, hash: &RequestHash, mode: Mode) -> Seen {
+    pub fn look_up(&self, scope: &Scope, fingerprint: &Fingerprint, mode: Mode) -> Seen {
         let [tenant, endpoint, key] = scope_args(scope);
         let read = |row: &Row| {
-            let verdict = judge(Some(Facts {
-                finished: row.bool(0).unwrap_or(false),
-                expired: row.bool(1).unwrap_or(false),
-                same_body: row.bool(2).unwrap_or(false),
-            }));
-            let response = (verdict == Verdict::Replay).then(|| Response {
-                code: row.int(3),
-                headers: row.payload(4),
-                body: row.payload(5),
-                resource_ref: row.payload(6),
-                attempt: row.int(7),
-                provider_key: row.uuid(8),
-                expires_at: row.timestamptz(9),
+            let state = row.state(0, 3);
+            let (expired, same_request) = (row.bool(1).unwrap_or(false), row.bool(2).unwrap_or(false));
+            let verdict = judge(Some(Facts { status: state.status, expired, same_request }));
+            let version = Version {
+                status: state.status,
+                attempt: state.attempt,
+                same_request,
+                created_at: row.timestamptz(4),
+                completed_at: row.timestamptz(5),
+                erased_at: row.timestamptz(6),
+            };
+            let response = (verdict == Verdict::Replay && mode != Mode::ReadLatest).then(|| Response {
+                code: row.int(7),
+                headers: row.kept(8),
+                body: row.kept(9),
+                resource_ref: row.kept(10),
+                attempt: Some(state.attempt),
+                provider_key: row.uuid(11),
+                expires_at: row.timestamptz(12),
             });
-            Seen { verdict, response }
+            Seen { verdict, version: Some(version), response }
         };
-        let args = [tenant, endpoint, key, Value::payload(hash)];
-        self.first(Statement::LookUp, &args, mode, read).unwrap_or(Seen { verdict: judge(None), response: None })
+        let args = [tenant, endpoint, key, Value::payload(fingerprint)];
+        let absent = || Seen { verdict: judge(None), version: None, response: None };
+        self.first(Statement::LookUp, &args, mode, read).unwrap_or_else(absent)
     }
 
     /// What the endpoint is registered as; `None` when it is not.
@@ -167,14 +229,14 @@ impl Tables {
         })
     }
 
-    /// Inserts the claim; `None` when the key is there already. Returns the end of its retention.
-    pub fn insert(&self, claim: &NewClaim) -> Option<TimestampWithTimeZone> {
-        self.first(Statement::Insert, &claim.args(), Mode::Write, |row| row.timestamptz(0)).flatten()
+    /// Inserts the claim; `None` when the key is there already.
+    pub fn insert(&self, claim: &NewClaim) -> Option<Claimed> {
+        self.first(Statement::Insert, &claim.args(), Mode::Write, claimed).flatten()
     }
 
-    /// Puts the claim in the place of an expired, finished row; `None` when there is none or it is locked.
-    pub fn take_over(&self, claim: &NewClaim) -> Option<TimestampWithTimeZone> {
-        self.first(Statement::TakeOver, &claim.args(), Mode::Write, |row| row.timestamptz(0)).flatten()
+    /// Puts the claim in the place of a tombstone, or of an expired, finished row; `None` when there is none or it is locked.
+    pub fn take_over(&self, claim: &NewClaim) -> Option<Claimed> {
+        self.first(Statement::TakeOver, &claim.args(), Mode::Write, claimed).flatten()
     }
 
     /// Stores a result; false when the row is not this attempt's open claim or the body is over the limit.
@@ -185,17 +247,34 @@ impl Tables {
     /// Why [`Tables::finish`] stored nothing; `None` when there is no row.
     pub fn obstacle(&self, outcome: &Outcome) -> Option<Obstacle> {
         self.first(Statement::Obstacle, &outcome.args(), Mode::Read, |row| Obstacle {
-            status: row.text(0),
-            attempt: row.int(1).unwrap_or(0),
+            state: row.state(0, 1),
             same_result: row.bool(2).unwrap_or(false),
             over_limit: row.int(3),
         })
     }
 
-    /// Deletes this attempt's open claim; false when there is none.
-    pub fn release(&self, scope: &Scope, attempt: i32) -> bool {
+    /// Makes this attempt's open claim a tombstone with the number `left`; false when there is no such claim.
+    pub fn release(&self, scope: &Scope, attempt: i32, left: i32) -> bool {
         let [tenant, endpoint, key] = scope_args(scope);
-        self.run(Statement::Release, &[tenant, endpoint, key, Value::int(attempt)], Mode::Write) > 0
+        let args = [tenant, endpoint, key, Value::int(attempt), Value::int(left)];
+        self.run(Statement::Release, &args, Mode::Write) > 0
+    }
+
+    /// Deletes this attempt's open claim; false when there is none.
+    pub fn delete_claim(&self, scope: &Scope, attempt: i32) -> bool {
+        let [tenant, endpoint, key] = scope_args(scope);
+        self.run(Statement::DeleteClaim, &[tenant, endpoint, key, Value::int(attempt)], Mode::Write) > 0
+    }
+
+    /// Makes a finished row a tombstone; false when there is none.
+    pub fn forget(&self, scope: &Scope) -> bool {
+        self.run(Statement::Forget, &scope_args(scope), Mode::Write) > 0
+    }
+
+    /// Blanks the stored answers of finished rows and tombstones of a tenant; returns how many it has blanked.
+    pub fn erase(&self, tenant: &str, endpoint: Option<&str>, key: Option<&str>) -> i64 {
+        let args = [Value::text(tenant), Value::optional(endpoint, Value::text), Value::optional(key, Value::text)];
+        self.first(Statement::Erase, &args, Mode::Write, |row| row.bigint(0)).unwrap_or(0)
     }
 
     /// Stores a recovery point with this attempt's open claim; false when there is none.
@@ -206,13 +285,13 @@ impl Tables {
     }
 
     /// The status and attempt of the row, if there is one.
-    pub fn state(&self, scope: &Scope, mode: Mode) -> Option<(String, i32)> {
-        self.first(Statement::State, &scope_args(scope), mode, |row| (row.text(0), row.int(1).unwrap_or(0)))
+    pub fn state(&self, scope: &Scope) -> Option<State> {
+        self.first(Statement::State, &scope_args(scope), Mode::Read, |row| row.state(0, 1))
     }
 
-    /// Whether the row is a claim in progress that must not outlive its transaction.
-    pub fn is_left_open(&self, scope: &Scope) -> bool {
-        self.first(Statement::IsLeftOpen, &scope_args(scope), Mode::Read, |_| ()).is_some()
+    /// The same as it is committed now, whatever the transaction's snapshot shows.
+    pub fn latest_state(&self, scope: &Scope) -> Option<State> {
+        self.first(Statement::State, &scope_args(scope), Mode::ReadLatest, |row| row.state(0, 1))
     }
 
     /// Deletes up to `max_rows` finished rows whose retention has ended, in expiry order, skipping locked ones, and
@@ -248,7 +327,7 @@ impl Tables {
 
     /// Registers an endpoint, or replaces its registration; returns what its effect was before.
     pub fn register(&self, registration: &[Value; 10]) -> Option<String> {
-        self.first(Statement::Register, registration, Mode::Write, |row| row.payload(0).is_some().then(|| row.text(0)))
+        self.first(Statement::Register, registration, Mode::Write, |row| (!row.is_null(0)).then(|| row.text(0)))
             .flatten()
     }
 
@@ -262,36 +341,43 @@ impl Tables {
         self.first(Statement::CountAlive, &[Value::text(endpoint)], Mode::Read, |row| row.bigint(0)).unwrap_or(0)
     }
 
-    /// Hands out up to `most` stuck claims that nobody has leased, oldest first: a jsonb array of objects, or `None`.
-    pub fn hand_out(&self, most: i32, lease: Interval, only_endpoint: Option<&str>) -> Option<Vec<u8>> {
+    /// Hands out up to `most` stuck claims that nobody has leased, each as a row of values to `each`. Endpoints take turns;
+    /// of one endpoint those that were never handed out come first, then those whose lease ran out longest ago.
+    pub fn hand_out(&self, most: i32, lease: Interval, only_endpoint: Option<&str>, mut each: impl FnMut([Value; 8])) {
         let args = [Value::int(most), Value::interval(lease), Value::optional(only_endpoint, Value::text)];
-        self.first(Statement::HandOut, &args, Mode::Write, |row| row.payload(0)).flatten()
+        self.all(Statement::HandOut, &args, Mode::Write, |row| each(std::array::from_fn(|column| row.value(column))));
     }
 
     fn all<R>(&self, statement: Statement, args: &[Value], mode: Mode, read: impl FnMut(&Row) -> R) -> Vec<R> {
-        self.spi.all(self.plan(statement), args, mode, read)
+        self.check_mode(mode);
+        self.spi.all(plans::get(&self.spi, &self.schema, statement), args, mode, read)
     }
 
     fn first<R>(&self, statement: Statement, args: &[Value], mode: Mode, read: impl FnOnce(&Row) -> R) -> Option<R> {
-        self.spi.first(self.plan(statement), args, mode, read)
+        self.check_mode(mode);
+        self.spi.first(plans::get(&self.spi, &self.schema, statement), args, mode, read)
     }
 
     fn run(&self, statement: Statement, args: &[Value], mode: Mode) -> u64 {
-        self.spi.run(self.plan(statement), args, mode)
+        self.check_mode(mode);
+        self.spi.run(plans::get(&self.spi, &self.schema, statement), args, mode)
     }
 
-    fn plan(&self, statement: Statement) -> Plan {
-        PLANS.with_borrow_mut(|plans| match plans {
-            Some(plans) => {
-                *plans.kept[statement as usize].get_or_insert_with(|| self.prepare(statement, &plans.schema_name))
-            }
-            None => self.prepare(statement, &name_of_schema(self.schema)),
-        })
+    fn check_mode(&self, mode: Mode) {
+        assert!(mode != Mode::Write || self.writable.get(), "a table is written that was opened for reading");
     }
+}
 
-    fn prepare(&self, statement: Statement, schema_name: &CStr) -> Plan {
-        self.spi.prepare(&statement.sql(schema_name), statement.types(), statement.planning())
+impl Row {
+    fn state(&self, status: usize, attempt: usize) -> State {
+        // A row that the table's constraint would not have let in is taken for an open claim: nothing runs again.
+        let status = Status::of(self.text(status).as_bytes()).unwrap_or(Status::InProgress);
+        State { status, attempt: self.int(attempt).unwrap_or(0) }
     }
+}
+
+fn claimed(row: &Row) -> Option<Claimed> {
+    Some(Claimed { attempt: row.int(0)?, expires_at: row.timestamptz(1)? })
 }
 
 impl NewClaim<'_> {
@@ -301,7 +387,7 @@ impl NewClaim<'_> {
             tenant,
             endpoint,
             key,
-            Value::payload(self.request_hash),
+            Value::payload(self.fingerprint),
             Value::optional(self.provider_key, Value::uuid),
             Value::bool(self.may_stay_open),
             Value::interval(self.ttl),
@@ -316,11 +402,11 @@ impl Outcome<'_> {
             tenant,
             endpoint,
             key,
-            Value::text(self.status),
+            Value::text(self.status.name()),
             Value::int(self.attempt),
             Value::int(self.response_code),
             self.response_headers,
-            Value::optional(self.response_body, Value::payload),
+            self.response_body,
             self.resource_ref,
             Value::int(self.max_body_bytes),
         ]
@@ -331,68 +417,9 @@ fn scope_args(scope: &Scope) -> [Value; 3] {
     [Value::text(&scope.tenant), Value::text(&scope.endpoint), Value::text(&scope.key)]
 }
 
-/// The owner of `idempotency_keys`; `None` when the schema has no such table.
-fn owner_of_keys(schema: pg_sys::Oid) -> Option<pg_sys::Oid> {
-    let table = find_table(schema, c"idempotency_keys")?;
-    // SAFETY: the relation is opened with a lock, as the statements will, and closed when dropped.
-    unsafe {
-        let keys = pgrx::PgRelation::with_lock(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-        Some((*keys.rd_rel).relowner)
-    }
-}
-
-/// A table in the extension's schema.
-fn find_table(schema: pg_sys::Oid, name: &CStr) -> Option<pg_sys::Oid> {
-    // SAFETY: a catalog look-up by name.
-    let table = unsafe { pg_sys::get_relname_relid(name.as_ptr(), schema) };
-    (table != pg_sys::InvalidOid).then_some(table)
-}
-
-/// Takes the locks that using the tables takes, until the transaction ends; false when that would have to wait, or the
-/// tables are not there. Whoever holds them waits for no other session's lock on a table.
-pub fn try_lock(schema: pg_sys::Oid) -> bool {
-    let find = || [find_table(schema, c"idempotency_endpoints"), find_table(schema, c"idempotency_keys")];
-    let found = find();
-    let [Some(endpoints), Some(keys)] = found else { return false };
-    let modes = [pg_sys::AccessShareLock, pg_sys::RowExclusiveLock];
-    // SAFETY: the lock manager takes any Oid; it processes invalidations once the lock is held.
-    let locked = [endpoints, keys]
-        .into_iter()
-        .zip(modes)
-        .all(|(table, mode)| unsafe { pg_sys::ConditionalLockRelationOid(table, mode as pg_sys::LOCKMODE) });
-    // They may have been dropped before they were locked.
-    locked && find() == found
-}
-
 /// The schema of the extension in the current database, for a process that no function call has told.
 pub fn find_schema() -> Option<pg_sys::Oid> {
     let query = "SELECT extnamespace FROM pg_catalog.pg_extension \
                  WHERE extname OPERATOR(pg_catalog.=) 'idempotency_enforcer'";
     pgrx::Spi::get_one(query).ok().flatten()
-}
-
-/// Empties the table of plans when they belong to another schema, or to one that was renamed.
-fn check_schema(schema: pg_sys::Oid) {
-    let schema_name = name_of_schema(schema);
-    PLANS.with_borrow_mut(|plans| {
-        if plans.as_ref().is_some_and(|p| p.schema == schema && p.schema_name == schema_name) {
-            return;
-        }
-        let stale = plans.replace(Plans { schema, schema_name, kept: [None; Statement::COUNT] });
-        for plan in stale.into_iter().flat_map(|p| p.kept).flatten() {
-            plan.free();
-        }
-    })
-}
-
-/// The schema's name, quoted where it needs to be, in the database's encoding.
-fn name_of_schema(schema: pg_sys::Oid) -> CString {
-    // SAFETY: the name, if the schema exists, is a palloc'd C string; quote_identifier returns it or a copy.
-    unsafe {
-        let name = pg_sys::get_namespace_name(schema);
-        if name.is_null() {
-            return CString::default();
-        }
-        CStr::from_ptr(pg_sys::quote_identifier(name)).to_owned()
-    }
 }

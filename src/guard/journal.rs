@@ -1,83 +1,117 @@
-//! The claims that the running transaction has made and not finished, right under savepoints.
+//! The claims that the running transaction has made, right under savepoints.
 //!
-//! An undo log: each step is recorded with the subtransaction it belongs to. A rollback to a savepoint undoes that
-//! subtransaction's steps, which are the last ones; a release hands them to the parent.
+//! An undo log: each change is recorded with the subtransaction it belongs to and with what was there before. A rollback to
+//! a savepoint undoes that subtransaction's changes, which are the last ones; a release hands them to the parent.
 
 use crate::scope::Scope;
-use std::collections::HashMap;
+use std::collections::{HashMap, TryReserveError};
+use std::rc::Rc;
 
 /// Identifies a subtransaction (`SubTransactionId`), the top-level transaction being 1.
 pub type Sub = u32;
 
-enum Step {
-    /// With the claim of the same scope that was open before, whose row has gone by other means.
-    Opened(Scope, Option<Claim>),
-    Closed(Scope, Claim),
-}
-
-/// An open claim of this transaction.
+/// A claim of this transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
+    pub attempt: i32,
     /// It must not be committed open.
     pub guarded: bool,
+    /// It has taken the place of a tombstone.
+    pub over_tombstone: bool,
+    /// The schema (`Oid`) of the table that it is in.
+    pub home: u32,
+    /// Not completed and not failed.
+    pub is_open: bool,
+}
+
+struct Step {
+    sub: Sub,
+    scope: Rc<Scope>,
+    before: Option<Entry>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    claim: Claim,
     /// Position in the order of claims, so that the first one left open is the one that is named.
     order: u64,
 }
 
 #[derive(Default)]
 pub struct Journal {
-    steps: Vec<(Sub, Step)>,
-    open: HashMap<Scope, Claim>,
-    claims: u64,
+    steps: Vec<Step>,
+    claims: HashMap<Rc<Scope>, Entry>,
+    made: u64,
 }
 
 impl Journal {
-    pub fn opened(&mut self, sub: Sub, scope: Scope, guarded: bool) {
-        self.claims += 1;
-        let before = self.open.insert(scope.clone(), Claim { guarded, order: self.claims });
-        self.steps.push((sub, Step::Opened(scope, before)));
+    /// Fails where there is no memory for it.
+    pub fn opened(&mut self, sub: Sub, scope: Scope, claim: Claim) -> Result<(), TryReserveError> {
+        self.claims.try_reserve(1)?;
+        self.steps.try_reserve(1)?;
+        self.made += 1;
+        self.set(sub, Rc::new(scope), Some(Entry { claim, order: self.made }));
+        Ok(())
     }
 
-    /// Ignores a claim that is not of this transaction.
+    /// The claim was completed or failed. One that is not of this transaction is ignored.
     pub fn closed(&mut self, sub: Sub, scope: &Scope) {
-        if let Some((scope, claim)) = self.open.remove_entry(scope) {
-            self.steps.push((sub, Step::Closed(scope, claim)));
+        if let Some((scope, entry)) = self.entry(scope).filter(|(_, entry)| entry.claim.is_open) {
+            let claim = Claim { is_open: false, ..entry.claim };
+            self.set(sub, scope, Some(Entry { claim, ..entry }));
         }
     }
 
-    pub fn is_open(&self, scope: &Scope) -> bool {
-        self.open.contains_key(scope)
+    /// The claim was released: it is as if it had not been made.
+    pub fn dropped(&mut self, sub: Sub, scope: &Scope) {
+        if let Some((scope, _)) = self.entry(scope) {
+            self.set(sub, scope, None);
+        }
+    }
+
+    pub fn get(&self, scope: &Scope) -> Option<Claim> {
+        self.claims.get(scope).map(|entry| entry.claim)
     }
 
     /// The guarded claims that are open, in the order in which they were made.
-    pub fn left_open(&self) -> Vec<&Scope> {
-        let mut left: Vec<_> = self.open.iter().filter(|(_, claim)| claim.guarded).collect();
-        left.sort_by_key(|(_, claim)| claim.order);
-        left.into_iter().map(|(scope, _)| scope).collect()
+    pub fn left_open(&self) -> Vec<(Rc<Scope>, Claim)> {
+        let is_left = |entry: &Entry| entry.claim.guarded && entry.claim.is_open;
+        let mut left: Vec<_> = self.claims.iter().filter(|(_, entry)| is_left(entry)).collect();
+        left.sort_by_key(|(_, entry)| entry.order);
+        left.into_iter().map(|(scope, entry)| (scope.clone(), entry.claim)).collect()
     }
 
     pub fn sub_committed(&mut self, sub: Sub, parent: Sub) {
-        for (of, _) in self.steps.iter_mut().rev().take_while(|(of, _)| *of == sub) {
-            *of = parent;
+        for step in self.steps.iter_mut().rev().take_while(|step| step.sub == sub) {
+            step.sub = parent;
         }
     }
 
     pub fn sub_aborted(&mut self, sub: Sub) {
-        while self.steps.last().is_some_and(|(of, _)| *of == sub) {
-            match self.steps.pop() {
-                Some((_, Step::Opened(scope, None))) => {
-                    self.open.remove(&scope);
-                }
-                Some((_, Step::Opened(scope, Some(claim)) | Step::Closed(scope, claim))) => {
-                    self.open.insert(scope, claim);
-                }
-                None => {}
+        while self.steps.last().is_some_and(|step| step.sub == sub) {
+            if let Some(Step { scope, before, .. }) = self.steps.pop() {
+                match before {
+                    Some(entry) => self.claims.insert(scope, entry),
+                    None => self.claims.remove(&scope),
+                };
             }
         }
     }
 
     pub fn clear(&mut self) {
         *self = Journal::default();
+    }
+
+    fn entry(&self, scope: &Scope) -> Option<(Rc<Scope>, Entry)> {
+        self.claims.get_key_value(scope).map(|(scope, entry)| (scope.clone(), *entry))
+    }
+
+    fn set(&mut self, sub: Sub, scope: Rc<Scope>, entry: Option<Entry>) {
+        let before = match entry {
+            Some(entry) => self.claims.insert(scope.clone(), entry),
+            None => self.claims.remove(&scope),
+        };
+        self.steps.push(Step { sub, scope, before });
     }
 }
 
@@ -86,70 +120,68 @@ mod tests {
     use super::*;
     use crate::scope::scope;
 
-    fn open(journal: &Journal) -> Vec<&str> {
-        journal.left_open().into_iter().map(|s| s.key.as_str()).collect()
+    fn claim(guarded: bool) -> Claim {
+        Claim { attempt: 1, guarded, over_tombstone: false, home: 2200, is_open: true }
+    }
+
+    fn make(journal: &mut Journal, sub: Sub, key: &str, guarded: bool) {
+        journal.opened(sub, scope("t", "e", key), claim(guarded)).unwrap();
+    }
+
+    fn open(journal: &Journal) -> Vec<String> {
+        journal.left_open().into_iter().map(|(scope, _)| scope.key.clone()).collect()
     }
 
     #[test]
-    fn finishing_closes() {
+    fn finishing_closes_and_keeps_the_attempt() {
         let mut j = Journal::default();
-        j.opened(1, scope("t", "e", "b"), true);
-        j.opened(1, scope("t", "e", "a"), true);
-        j.opened(1, scope("t", "e", "external"), false);
+        make(&mut j, 1, "b", true);
+        make(&mut j, 1, "a", true);
+        make(&mut j, 1, "external", false);
         assert_eq!(open(&j), ["b", "a"]);
         j.closed(1, &scope("t", "e", "b"));
         j.closed(1, &scope("t", "e", "never claimed"));
         assert_eq!(open(&j), ["a"]);
-        assert!(j.is_open(&scope("t", "e", "external")));
+        assert_eq!(j.get(&scope("t", "e", "b")), Some(Claim { is_open: false, ..claim(true) }));
+        assert_eq!(j.get(&scope("t", "e", "never claimed")), None);
         j.clear();
-        assert!(open(&j).is_empty() && !j.is_open(&scope("t", "e", "external")));
+        assert!(open(&j).is_empty() && j.get(&scope("t", "e", "b")).is_none());
     }
 
     #[test]
-    fn rollback_to_savepoint_forgets_a_claim_and_reopens_a_completion() {
+    fn rollback_to_a_savepoint_undoes_its_steps() {
         let mut j = Journal::default();
-        j.opened(1, scope("t", "e", "outer"), true);
-        j.opened(2, scope("t", "e", "inner"), true);
-        j.closed(2, &scope("t", "e", "outer"));
-        assert_eq!(open(&j), ["inner"]);
-        j.sub_aborted(2);
-        assert_eq!(open(&j), ["outer"]);
-    }
-
-    #[test]
-    fn a_released_savepoint_belongs_to_its_parent() {
-        let mut j = Journal::default();
-        j.opened(1, scope("t", "e", "a"), true);
-        j.opened(2, scope("t", "e", "b"), true);
-        j.closed(3, &scope("t", "e", "a"));
-        j.sub_committed(3, 2);
+        make(&mut j, 1, "a", true);
+        j.closed(2, &scope("t", "e", "a"));
+        make(&mut j, 2, "b", true);
         assert_eq!(open(&j), ["b"]);
+        j.sub_aborted(2);
+        assert_eq!(open(&j), ["a"]);
+        j.dropped(3, &scope("t", "e", "a"));
+        assert!(open(&j).is_empty() && j.get(&scope("t", "e", "a")).is_none());
+        j.sub_aborted(3);
+        assert_eq!(open(&j), ["a"]);
+    }
+
+    #[test]
+    fn release_hands_steps_to_the_parent() {
+        let mut j = Journal::default();
+        make(&mut j, 1, "a", true);
+        make(&mut j, 3, "b", true);
+        j.sub_committed(3, 2);
+        assert_eq!(open(&j), ["a", "b"]);
+        j.closed(2, &scope("t", "e", "a"));
         j.sub_aborted(2);
         assert_eq!(open(&j), ["a"]);
     }
 
     #[test]
-    fn a_claim_whose_row_went_by_other_means_comes_back_with_it() {
-        let k = scope("t", "e", "k");
+    fn a_claim_made_again_is_undone_to_what_it_was() {
         let mut j = Journal::default();
-        j.opened(1, k.clone(), true);
-        j.opened(2, k.clone(), true);
+        make(&mut j, 1, "a", true);
+        j.closed(1, &scope("t", "e", "a"));
+        make(&mut j, 2, "a", false);
         j.sub_aborted(2);
-        assert_eq!(open(&j), ["k"]);
-    }
-
-    #[test]
-    fn claimed_completed_and_claimed_again_in_nested_savepoints() {
-        let k = scope("t", "e", "k");
-        let mut j = Journal::default();
-        j.opened(2, k.clone(), true);
-        j.closed(3, &k);
-        j.opened(4, k.clone(), true);
-        j.sub_committed(4, 3);
-        assert_eq!(open(&j), ["k"]);
-        j.sub_aborted(3);
-        assert_eq!(open(&j), ["k"]);
-        j.sub_aborted(2);
-        assert!(open(&j).is_empty());
+        assert_eq!(j.get(&scope("t", "e", "a")), Some(Claim { is_open: false, ..claim(true) }));
     }
 }

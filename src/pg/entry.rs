@@ -4,9 +4,8 @@ use crate::pg::raise::{self, Raised};
 use crate::pg::value::JsonbText;
 use crate::pg::{encoding, value::Value};
 use crate::refusal::Refusal;
-use pgrx::datum::Interval;
+use pgrx::datum::{Array, Interval, TimestampWithTimeZone};
 use pgrx::{pg_sys, FromDatum};
-use std::borrow::Cow;
 
 /// The arguments of one call.
 pub struct Args {
@@ -99,23 +98,43 @@ impl Args {
     }
 
     fn get<T: FromDatum>(&self, n: usize) -> Option<T> {
-        // SAFETY: the SQL declaration in sql/functions.sql gives argument `n` the type that `T` reads.
+        // SAFETY: the SQL declaration gives argument `n` the type that `T` reads.
         unsafe { pgrx::pg_getarg(self.fcinfo, n) }
     }
 
-    /// A text argument in the database's encoding.
-    fn server_text(&self, n: usize) -> Option<&[u8]> {
-        self.get::<&[u8]>(n)
+    fn datum(&self, n: usize) -> Option<pg_sys::Datum> {
+        // SAFETY: fcinfo is valid and has this argument, by the SQL declaration.
+        unsafe { (!pgrx::pg_arg_is_null(self.fcinfo, n)).then(|| pgrx::pg_getarg_datum_raw(self.fcinfo, n)) }
     }
 
-    /// A text argument; `22021` when an SQL_ASCII database passes bytes that are no UTF-8.
-    pub fn text(&self, n: usize, name: &str) -> Result<Option<String>, Refusal> {
-        self.server_text(n).map(|s| encoding::to_utf8(s).ok_or_else(|| Refusal::not_utf8(name))).transpose()
+    /// The size in bytes of a variable-length argument, known before it is fetched from a TOAST table or decompressed.
+    pub fn size(&self, n: usize) -> Option<usize> {
+        // SAFETY: the argument is a variable-length value, by the SQL declaration; it is read in place.
+        self.datum(n).map(|datum| unsafe { pg_sys::toast_raw_datum_size(datum) } - pg_sys::VARHDRSZ)
     }
 
-    /// A text argument as its UTF-8 bytes, which is how bodies are stored and hashed.
-    pub fn text_bytes(&self, n: usize) -> Option<Cow<'_, [u8]>> {
-        self.server_text(n).map(encoding::to_utf8_bytes)
+    /// A text argument of at most `most` bytes in the database's encoding; a longer one is not copied.
+    pub fn text(&self, n: usize, most: usize) -> Result<Option<String>, BadText> {
+        match self.size(n) {
+            None => Ok(None),
+            Some(size) if size > most => Err(BadText::TooLong { size, most }),
+            Some(_) => match encoding::to_utf8(self.bytes(n).unwrap_or_default()) {
+                Some(text) => Ok(Some(text)),
+                None => Err(BadText::NotUtf8),
+            },
+        }
+    }
+
+    /// A text argument as its UTF-8 bytes, which is how bodies are stored and hashed; `22021` where a character has no
+    /// equivalent there.
+    pub fn utf8_bytes(&self, n: usize, name: &str) -> Result<Option<&[u8]>, Refusal> {
+        let server = self.bytes(n);
+        server.map(|s| encoding::to_utf8_bytes(s).ok_or_else(|| Refusal::not_utf8(name))).transpose()
+    }
+
+    /// Whether the UTF-8 bytes of a text argument are the argument's own.
+    pub fn is_utf8_in_place(&self, n: usize) -> bool {
+        self.bytes(n).is_none_or(encoding::is_utf8_in_place)
     }
 
     pub fn bytes(&self, n: usize) -> Option<&[u8]> {
@@ -123,8 +142,7 @@ impl Args {
     }
 
     pub fn is_null(&self, n: usize) -> bool {
-        // SAFETY: fcinfo is valid and has this argument, by the SQL declaration.
-        unsafe { pgrx::pg_arg_is_null(self.fcinfo, n) }
+        self.datum(n).is_none()
     }
 
     pub fn int(&self, n: usize) -> Option<i32> {
@@ -143,13 +161,48 @@ impl Args {
         self.get(n)
     }
 
-    /// The text of a jsonb argument, in UTF-8.
+    pub fn timestamptz(&self, n: usize) -> Option<TimestampWithTimeZone> {
+        self.get(n)
+    }
+
+    /// The text of a jsonb argument, in UTF-8; `None` also where it has no equivalent there.
     pub fn jsonb_text(&self, n: usize) -> Option<Vec<u8>> {
         self.get::<JsonbText>(n).map(|json| json.0)
     }
 
-    /// A variable-length argument as it came, to be stored unchanged.
+    /// An argument of type text[]; elements that are NULL or no UTF-8 are `None`.
+    pub fn texts(&self, n: usize) -> Option<Vec<Option<String>>> {
+        self.get::<Array<&[u8]>>(n).map(|texts| texts.iter().map(|text| text.and_then(encoding::to_utf8)).collect())
+    }
+
+    /// A copy of an array, which may have come in a form that is only for reading in place.
+    pub fn copied(&self, n: usize) -> Value {
+        // SAFETY: the argument is of variable length; the copy is plain and whole, in the current memory context.
+        Value::optional(self.datum(n), |datum| unsafe {
+            Value::raw(pg_sys::Datum::from(pg_sys::pg_detoast_datum_copy(datum.cast_mut_ptr())))
+        })
+    }
+
+    /// A variable-length argument as it came, not copied, to be stored unchanged.
     pub fn unchanged(&self, n: usize) -> Value {
-        Value::optional(self.bytes(n), Value::payload)
+        Value::optional(self.datum(n), Value::raw)
+    }
+}
+
+/// What is wrong with a text argument; the text is not part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadText {
+    /// In bytes of the database's encoding.
+    TooLong { size: usize, most: usize },
+    NotUtf8,
+}
+
+impl BadText {
+    /// `22023` or `22021`, naming the argument.
+    pub fn of(self, argument: &str) -> Refusal {
+        match self {
+            BadText::TooLong { size, most } => Refusal::too_long(argument, size, most),
+            BadText::NotUtf8 => Refusal::not_utf8(argument),
+        }
     }
 }

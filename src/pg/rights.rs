@@ -5,7 +5,7 @@
 //! trigger that an owner adds can be deferred to the caller's COMMIT. `search_path` is fixed for the same time, so that nothing of the caller's
 //! is found and a caller that changes its own path costs no re-planning.
 
-use crate::pg::placeholders;
+use crate::pg::{placeholders, trust};
 use pgrx::pg_sys;
 use std::ffi::{c_int, CStr};
 
@@ -57,9 +57,9 @@ impl Drop for OwnerRights {
         if std::thread::panicking() {
             return; // an ERROR is under way: the abort restores everything
         }
-        // SAFETY: undoes what `assume` did, in reverse.
+        // SAFETY: undoes what `assume` did, in reverse; not committing the level undoes what an owner's code has set, too.
         unsafe {
-            pg_sys::AtEOXact_GUC(true, self.guc_level);
+            pg_sys::AtEOXact_GUC(false, self.guc_level);
             pg_sys::SetUserIdAndSecContext(self.caller, self.caller_context);
         }
     }
@@ -127,7 +127,7 @@ impl Drop for Quiet {
             return; // an ERROR is under way: the abort restores everything
         }
         // SAFETY: undoes what `new` did.
-        unsafe { pg_sys::AtEOXact_GUC(true, self.guc_level) };
+        unsafe { pg_sys::AtEOXact_GUC(false, self.guc_level) };
     }
 }
 
@@ -145,5 +145,38 @@ fn set_locally(name: &CStr, value: &CStr, context: pg_sys::GucContext::Type) {
             0,
             false,
         );
+    }
+}
+
+/// The name of the role that has connected, whatever role is acted as.
+pub fn session_role() -> String {
+    // SAFETY: reads a per-process value.
+    trust::name_of_role(unsafe { pg_sys::GetSessionUserId() })
+}
+
+/// Whether the current role may execute the function of this name and these types; false when there is none.
+pub fn may_execute(schema: pg_sys::Oid, function: &CStr, types: &[pg_sys::Oid]) -> bool {
+    const ANUM_OID: pg_sys::AttrNumber = 1; // pg_proc.h
+    // SAFETY: a catalog look-up by name, types and schema; the vector is copied before the call returns.
+    unsafe {
+        let vector = pg_sys::buildoidvector(types.as_ptr(), types.len() as c_int);
+        let found = pg_sys::GetSysCacheOid(
+            pg_sys::SysCacheIdentifier::PROCNAMEARGSNSP as c_int,
+            ANUM_OID,
+            pg_sys::Datum::from(function.as_ptr()),
+            pg_sys::Datum::from(vector),
+            pg_sys::Datum::from(schema),
+            pg_sys::Datum::from(0),
+        );
+        if found == pg_sys::InvalidOid {
+            return false;
+        }
+        let role = pg_sys::GetUserId();
+        let right = pg_sys::ACL_EXECUTE as pg_sys::AclMode;
+        #[cfg(any(feature = "pg14", feature = "pg15"))]
+        let result = pg_sys::pg_proc_aclcheck(found, role, right);
+        #[cfg(not(any(feature = "pg14", feature = "pg15")))]
+        let result = pg_sys::object_aclcheck(pg_sys::ProcedureRelationId, found, role, right);
+        result == pg_sys::AclResult::ACLCHECK_OK
     }
 }

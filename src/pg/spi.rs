@@ -15,6 +15,8 @@ use crate::pg::value::Value;
 pub struct Spi {
     /// What statements may read and write.
     relations: Vec<pg_sys::Oid>,
+    /// The memory that was current before, and outlives the connection.
+    outside: pg_sys::MemoryContext,
 }
 
 /// A prepared statement that lives as long as the process, or until [`Plan::free`].
@@ -30,7 +32,7 @@ pub enum Planning {
 }
 
 /// What a statement may see and do.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// May write; sees what is committed now (READ COMMITTED) or at the transaction's snapshot.
     Write,
@@ -43,9 +45,9 @@ pub enum Mode {
 impl Spi {
     pub fn connect(relations: Vec<pg_sys::Oid>) -> Self {
         // SAFETY: pushes an SPI frame; an ERROR before `drop` pops it with the (sub)transaction.
-        let code = unsafe { pg_sys::SPI_connect() };
+        let (outside, code) = unsafe { (pg_sys::CurrentMemoryContext, pg_sys::SPI_connect()) };
         assert_eq!(code, pg_sys::SPI_OK_CONNECT as c_int, "SPI_connect failed");
-        Spi { relations }
+        Spi { relations, outside }
     }
 
     pub fn prepare(&self, sql: &[u8], types: &[pg_sys::BuiltinOid], planning: Planning) -> Plan {
@@ -92,37 +94,24 @@ impl Spi {
 
     /// Runs the statement and hands its first row, if there is one, to `read`.
     pub fn first<R>(&self, plan: Plan, args: &[Value], mode: Mode, read: impl FnOnce(&Row) -> R) -> Option<R> {
-        // SAFETY: `run` has left SPI_tuptable describing the rows of this statement; it is valid until the next.
-        unsafe {
-            if self.run(plan, args, mode) == 0 {
-                return None;
-            }
-            let table = pg_sys::SPI_tuptable;
-            let row = Row { tuple: *(*table).vals, descriptor: (*table).tupdesc };
-            let result = read(&row);
-            pg_sys::SPI_freetuptable(table);
-            Some(result)
-        }
+        let result = self.execute(plan, args, mode);
+        (result.rows() > 0).then(|| read(&result.row(0)))
     }
 
     /// Runs the statement and hands each row to `read`.
     pub fn all<R>(&self, plan: Plan, args: &[Value], mode: Mode, mut read: impl FnMut(&Row) -> R) -> Vec<R> {
-        let rows = self.run(plan, args, mode) as usize;
-        if rows == 0 {
-            return Vec::new();
-        }
-        // SAFETY: as in `first`; the statement returned `rows` rows.
-        unsafe {
-            let table = pg_sys::SPI_tuptable;
-            let result =
-                (0..rows).map(|i| read(&Row { tuple: *(*table).vals.add(i), descriptor: (*table).tupdesc })).collect();
-            pg_sys::SPI_freetuptable(table);
-            result
-        }
+        let result = self.execute(plan, args, mode);
+        (0..result.rows()).map(|n| read(&result.row(n))).collect()
     }
 
     /// Runs the statement and returns the number of rows it returned or changed.
     pub fn run(&self, plan: Plan, args: &[Value], mode: Mode) -> u64 {
+        self.execute(plan, args, mode);
+        // SAFETY: set by the statement that has just run.
+        unsafe { pg_sys::SPI_processed }
+    }
+
+    fn execute(&self, plan: Plan, args: &[Value], mode: Mode) -> Table {
         self.check_relations(plan, &self.relations);
         let mut datums: Vec<pg_sys::Datum> = args.iter().map(|v| v.datum().unwrap_or(pg_sys::Datum::from(0))).collect();
         let nulls: Vec<std::ffi::c_char> =
@@ -146,7 +135,37 @@ impl Spi {
                 0,
             );
             assert!(code > 0, "SPI_execute_snapshot failed with {code}");
-            pg_sys::SPI_processed
+            Table { table: pg_sys::SPI_tuptable, outside: self.outside }
+        }
+    }
+}
+
+/// What a statement has returned; freed when dropped, also when it is empty: a caller that waits asks many times.
+struct Table {
+    table: *mut pg_sys::SPITupleTable,
+    outside: pg_sys::MemoryContext,
+}
+
+impl Table {
+    fn rows(&self) -> usize {
+        // SAFETY: NULL, or the table of the last statement.
+        unsafe { self.table.as_ref().map_or(0, |table| table.numvals as usize) }
+    }
+
+    fn row(&self, n: usize) -> Row {
+        assert!(n < self.rows());
+        // SAFETY: the table has that many rows, which live as long as it does.
+        unsafe {
+            Row { tuple: *(*self.table).vals.add(n), descriptor: (*self.table).tupdesc, outside: self.outside }
+        }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: SPI takes NULL, too; after an ERROR the abort frees it.
+            unsafe { pg_sys::SPI_freetuptable(self.table) };
         }
     }
 }
@@ -173,17 +192,21 @@ impl Plan {
 pub struct Row {
     tuple: pg_sys::HeapTuple,
     descriptor: pg_sys::TupleDesc,
+    outside: pg_sys::MemoryContext,
 }
 
 impl Row {
     fn get<T: FromDatum>(&self, column: usize) -> Option<T> {
+        // SAFETY: the statement gives the column the type that `T` reads.
+        self.datum(column).and_then(|datum| unsafe { T::from_datum(datum, false) })
+    }
+
+    fn datum(&self, column: usize) -> Option<pg_sys::Datum> {
         let mut is_null = false;
-        // SAFETY: tuple and descriptor belong to the result being read; the statement gives the column the type
-        // that `T` reads.
-        unsafe {
-            let datum = pg_sys::SPI_getbinval(self.tuple, self.descriptor, column as c_int + 1, &mut is_null);
-            T::from_datum(datum, is_null)
-        }
+        // SAFETY: tuple and descriptor belong to the result being read.
+        let datum =
+            unsafe { pg_sys::SPI_getbinval(self.tuple, self.descriptor, column as c_int + 1, &mut is_null) };
+        (!is_null).then_some(datum)
     }
 
     pub fn bool(&self, column: usize) -> Option<bool> {
@@ -199,10 +222,10 @@ impl Row {
         self.get(column).unwrap_or(0)
     }
 
-    /// A text in UTF-8; empty for NULL.
+    /// A text in UTF-8; empty for NULL. For columns of bounded length.
     pub fn text(&self, column: usize) -> String {
-        let bytes = self.payload(column).unwrap_or_default();
-        String::from_utf8_lossy(&encoding::to_utf8_bytes(&bytes)).into_owned()
+        let bytes = self.get::<&[u8]>(column).unwrap_or_default();
+        String::from_utf8_lossy(encoding::to_utf8_bytes(bytes).unwrap_or(bytes)).into_owned()
     }
 
     pub fn interval(&self, column: usize) -> Option<Interval> {
@@ -217,8 +240,24 @@ impl Row {
         self.get::<pgrx::Uuid>(column).map(|u| *u.as_bytes())
     }
 
-    /// The content of a variable-length value, detoasted, to be passed on unchanged.
-    pub fn payload(&self, column: usize) -> Option<Vec<u8>> {
-        self.get(column)
+    pub fn is_null(&self, column: usize) -> bool {
+        self.datum(column).is_none()
+    }
+
+    /// A variable-length value as it is, valid while the row is read.
+    pub fn value(&self, column: usize) -> Value {
+        Value::optional(self.datum(column), Value::raw)
+    }
+
+    /// A variable-length value that outlives the connection, in PostgreSQL's memory: its size is the stored row's, so to
+    /// have no room for it must be an ERROR (53200) and not the end of the process.
+    pub fn kept(&self, column: usize) -> Value {
+        // SAFETY: the column is of variable length; the copy is made in memory that outlives the connection.
+        Value::optional(self.datum(column), |datum| unsafe {
+            let before = pg_sys::MemoryContextSwitchTo(self.outside);
+            let copy = pg_sys::pg_detoast_datum_copy(datum.cast_mut_ptr());
+            pg_sys::MemoryContextSwitchTo(before);
+            Value::raw(pg_sys::Datum::from(copy))
+        })
     }
 }

@@ -12,6 +12,12 @@ pub fn snapshot_is_fixed() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as c_int }
 }
 
+/// True where nothing can be written: in a read-only transaction, or on a standby.
+pub fn is_read_only() -> bool {
+    // SAFETY: reads per-process state.
+    unsafe { pg_sys::XactReadOnly || pg_sys::RecoveryInProgress() }
+}
+
 /// Has the COMMIT wait for its WAL to be on disk, even where synchronous_commit is off: what is about to happen outside of the
 /// database must not be forgotten by a crash.
 pub fn force_durable_commit() {
@@ -60,6 +66,18 @@ pub fn watch(watcher: &'static Watcher) {
     unsafe {
         pg_sys::RegisterXactCallback(Some(on_transaction_event), arg);
         pg_sys::RegisterSubXactCallback(Some(on_subtransaction_event), arg);
+    }
+}
+
+/// Has the watcher asked before those that were registered since: PostgreSQL asks the latest first, and postgres_fdw, say,
+/// commits on its remote servers when it is asked. One that is registered after this call still comes before.
+pub fn be_asked_first(watcher: &'static Watcher) {
+    let arg = std::ptr::from_ref(watcher).cast_mut().cast::<c_void>();
+    // SAFETY: takes the registration of `watch` out of the list and puts it to its front; called from a function call, not
+    // while the list is walked.
+    unsafe {
+        pg_sys::UnregisterXactCallback(Some(on_transaction_event), arg);
+        pg_sys::RegisterXactCallback(Some(on_transaction_event), arg);
     }
 }
 

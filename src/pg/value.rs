@@ -16,6 +16,11 @@ impl Value {
         self.0
     }
 
+    /// A value as PostgreSQL gave it, of the type that its place asks for.
+    pub fn raw(datum: pg_sys::Datum) -> Self {
+        Value(Some(datum))
+    }
+
     /// `text`, converted to the database's encoding.
     pub fn text(s: &str) -> Self {
         Value(encoding::to_server_bytes(s).into_owned().into_datum())
@@ -32,6 +37,11 @@ impl Value {
         let text = encoding::c_string(&json.to_string());
         // SAFETY: jsonb_in takes one C string and returns a jsonb.
         Value(unsafe { pgrx::direct_function_call_as_datum(pg_sys::jsonb_in, &[Some(pg_sys::Datum::from(text))]) })
+    }
+
+    /// `text[]`.
+    pub fn texts(texts: &[&str]) -> Self {
+        Value(texts.to_vec().into_datum())
     }
 
     pub fn uuid(bytes: [u8; 16]) -> Self {
@@ -64,6 +74,23 @@ impl Value {
     }
 }
 
+/// An interval as the session prints it.
+pub fn interval_text(interval: Interval) -> String {
+    // SAFETY: interval_out takes an interval and returns a palloc'd C string.
+    unsafe {
+        let text = pgrx::direct_function_call_as_datum(pg_sys::interval_out, &[interval.into_datum()]);
+        text.map_or(String::new(), |text| CStr::from_ptr(text.cast_mut_ptr()).to_string_lossy().into_owned())
+    }
+}
+
+/// Twice the interval, in the units in which it was given.
+pub fn interval_times_two(interval: Interval) -> Interval {
+    // SAFETY: interval_pl takes two intervals and returns one, or raises 22008 for one that is too large.
+    let sum: Option<Interval> =
+        unsafe { pgrx::direct_function_call(pg_sys::interval_pl, &[interval.into_datum(), interval.into_datum()]) };
+    sum.unwrap_or(interval)
+}
+
 /// A jsonb value read as its text in UTF-8. pgrx's `JsonB` takes every database for a UTF-8 one, and panics on a number or
 /// a depth that serde_json does not read.
 pub struct JsonbText(pub Vec<u8>);
@@ -77,7 +104,7 @@ impl FromDatum for JsonbText {
         unsafe {
             let text = pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(datum)])?;
             let text = CStr::from_ptr(text.cast_mut_ptr());
-            Some(JsonbText(encoding::to_utf8_bytes(text.to_bytes()).into_owned()))
+            encoding::to_utf8_bytes(text.to_bytes()).map(|utf8| JsonbText(utf8.to_vec()))
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::pg::databases;
 use crate::pg::process::{self, DatabaseLock};
 use crate::pg::rights::Quiet;
 use crate::stats::{self, Counter};
-use crate::tables::{self, StuckClaim, Tables};
+use crate::tables::{self, StuckClaim, Table, Tables};
 use crate::{settings, sweep};
 use pgrx::bgworkers::BackgroundWorker;
 use pgrx::prelude::*;
@@ -110,6 +110,7 @@ fn with_tables<R>(schema: pg_sys::Oid, work: impl FnOnce(&Tables) -> R) -> Optio
         return None;
     }
     let tables = Tables::open(schema).ok()?;
+    tables.lock_for_writing(Table::Keys).ok()?;
     Some(work(&tables))
 }
 
