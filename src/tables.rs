@@ -14,7 +14,9 @@ use pgrx::pg_sys::{self, BuiltinOid};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 
+mod reports;
 mod statements;
+pub use reports::{lock_to_read, try_lock_to_read};
 use statements::Statement;
 
 /// The extension's tables, opened with their owner's rights for the length of one call.

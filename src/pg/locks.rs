@@ -1,4 +1,4 @@
-//! Transaction-scoped advisory locks in a class that SQL cannot reach.
+//! Transaction-scoped advisory locks in a class that SQL cannot reach, and locks on relations that nobody waits for.
 
 use pgrx::pg_sys;
 
@@ -50,4 +50,10 @@ fn owned_by_transaction<R>(body: impl FnOnce() -> R) -> R {
         pg_sys::CurrentResourceOwner = before;
         result
     }
+}
+
+/// Takes the lock that reading a relation takes, until the transaction ends; false when that would have to wait.
+pub fn try_lock_relation_to_read(relation: pg_sys::Oid) -> bool {
+    // SAFETY: the lock manager takes any Oid; it processes invalidations once the lock is held.
+    unsafe { pg_sys::ConditionalLockRelationOid(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE) }
 }
