@@ -49,9 +49,13 @@ BEGIN ATOMIC
                 'COMMIT PREPARED or ROLLBACK PREPARED', @extschema@._idem_literal(p.gid))
     FROM pg_prepared_xacts p
    WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 hour'
-     AND EXISTS (SELECT FROM pg_locks l
+     -- What it holds is found by its lock on itself: its locks keep the virtual transaction of the session that prepared it,
+     -- or get another after a restart.
+     AND EXISTS (SELECT FROM pg_locks x
+                   JOIN pg_locks l ON l.virtualtransaction = x.virtualtransaction AND l.pid IS NULL
                    JOIN @extschema@._idem_relations() r ON r.relation = l.relation
-                  WHERE l.locktype = 'relation' AND l.virtualtransaction = '-1/' || p.transaction::text
+                  WHERE x.locktype = 'transactionid' AND x.transactionid = p.transaction AND x.pid IS NULL
+                    AND l.locktype = 'relation'
                     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()));
 END;
 

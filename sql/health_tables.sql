@@ -194,7 +194,7 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
   -- Invalid.
-  SELECT 'critical', format('Index %s is invalid.', q.printed),
+  (SELECT 'critical', format('Index %s is invalid.', q.printed),
          format(CASE WHEN c.relname ~ '_cc(new|old)[0-9]*$'
                      THEN 'DROP INDEX %s; -- left by a REINDEX CONCURRENTLY that failed'
                      WHEN c.relkind = 'I' THEN 'REINDEX INDEX %s;'
@@ -203,9 +203,10 @@ BEGIN ATOMIC
     JOIN pg_index i ON i.indrelid = r.relation AND NOT (i.indisvalid AND i.indisready)
     JOIN pg_class c ON c.oid = i.indexrelid,
          @extschema@._idem_qualified(c.oid) q
+   ORDER BY c.relname)
   UNION ALL
   -- Missing. An invalid one of that name has been reported.
-  SELECT 'critical', format('Index %s of %s is missing: %s.', w.name, r.printed, w.consequence),
+  (SELECT 'critical', format('Index %s of %s is missing: %s.', w.name, r.printed, w.consequence),
          format(CASE WHEN w.is_unique THEN 'ALTER TABLE %1$s ADD PRIMARY KEY (%2$s);'
                      WHEN c.relkind = 'p' THEN 'CREATE INDEX ON %1$s (%2$s)%3$s;'
                      ELSE 'CREATE INDEX CONCURRENTLY ON %1$s (%2$s)%3$s;' END,
@@ -217,6 +218,7 @@ BEGIN ATOMIC
    WHERE NOT w.is_there AND w.deferrable_constraint IS NULL
      AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_class n ON n.oid = i.indexrelid
                       WHERE i.indrelid = r.relation AND n.relname = w.name AND NOT (i.indisvalid AND i.indisready))
+   ORDER BY NOT w.is_unique, NOT w.is_keys, w.name)
   UNION ALL
   -- Checked too late.
   SELECT 'critical', format('The primary key of %s is deferrable: claims fail, or two are made before it is checked.', r.printed),
