@@ -76,33 +76,45 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-  -- On a table: but for a role that may read it and no more, which is what a backup needs.
+  -- The tables, and the views, through which whoever may write to one writes to its table.
+  WITH guarded AS MATERIALIZED (
+    SELECT r.relation, r.quoted, format('table %s', r.printed) AS printed, false AS is_view
+      FROM @extschema@._idem_named_relations() r
+     UNION ALL
+    SELECT c.oid, q.quoted, format('view %s', q.printed), true
+      FROM pg_extension x
+      JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = x.oid AND d.deptype = 'e'
+      JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid AND c.relkind = 'v',
+           @extschema@._idem_qualified(c.oid) q
+     WHERE x.extname = 'idempotency_enforcer')
+
+  -- On all of it: but for a role that may read it and no more, as a backup does.
   SELECT 'critical',
-         format('%s has rights on table %s beside its owner (%s): who uses them passes the functions by.',
-                CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE 'Role ' || to_json(pg_get_userbyid(a.grantee)) END, r.printed,
+         format('%s has rights on %s beside its owner (%s): who uses them passes the functions by.',
+                CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE 'Role ' || to_json(pg_get_userbyid(a.grantee)) END, g.printed,
                 string_agg(DISTINCT a.privilege_type || CASE WHEN a.is_grantable THEN ' with grant option' ELSE '' END, ', ')),
-         format('REVOKE %s ON TABLE %s FROM %s CASCADE;', string_agg(DISTINCT a.privilege_type, ', '), r.quoted,
+         format('REVOKE %s ON TABLE %s FROM %s CASCADE;', string_agg(DISTINCT a.privilege_type, ', '), g.quoted,
                 @extschema@._idem_grantee(a.grantee))
-    FROM @extschema@._idem_named_relations() r
-    JOIN pg_class c ON c.oid = r.relation,
+    FROM guarded g
+    JOIN pg_class c ON c.oid = g.relation,
          aclexplode(c.relacl) a
    WHERE a.grantee <> c.relowner
-     AND (a.privilege_type <> 'SELECT' OR a.is_grantable OR a.grantee = 0)
-   GROUP BY r.printed, r.quoted, a.grantee
+     AND (a.privilege_type <> 'SELECT' OR NOT g.is_view AND (a.is_grantable OR a.grantee = 0))
+   GROUP BY g.printed, g.quoted, a.grantee
   UNION ALL
   -- On its columns.
   SELECT 'critical',
-         format('%s has rights on columns of table %s: who uses them passes the functions by.',
-                CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE 'Role ' || to_json(pg_get_userbyid(a.grantee)) END, r.printed),
+         format('%s has rights on columns of %s: who uses them passes the functions by.',
+                CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE 'Role ' || to_json(pg_get_userbyid(a.grantee)) END, g.printed),
          format('REVOKE %s ON TABLE %s FROM %s CASCADE;',
                 string_agg(DISTINCT format('%s (%s)', a.privilege_type, @extschema@._idem_identifier(c.attname)), ', '),
-                r.quoted, @extschema@._idem_grantee(a.grantee))
-    FROM @extschema@._idem_named_relations() r
-    JOIN pg_class t ON t.oid = r.relation
-    JOIN pg_attribute c ON c.attrelid = r.relation AND NOT c.attisdropped,
+                g.quoted, @extschema@._idem_grantee(a.grantee))
+    FROM guarded g
+    JOIN pg_class t ON t.oid = g.relation
+    JOIN pg_attribute c ON c.attrelid = g.relation AND NOT c.attisdropped,
          aclexplode(c.attacl) a
-   WHERE a.grantee <> t.relowner
-   GROUP BY r.printed, r.quoted, a.grantee;
+   WHERE a.grantee <> t.relowner AND (a.privilege_type <> 'SELECT' OR NOT g.is_view)
+   GROUP BY g.printed, g.quoted, a.grantee;
 END;
 
 COMMENT ON FUNCTION @extschema@._idem_health_rights() IS

@@ -15,7 +15,7 @@ pub fn attempt<R>(body: impl FnOnce() -> R) -> Result<R, String> {
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::MemoryContextSwitchTo(context);
         let body = AssertUnwindSafe(move || Ok(body()));
-        let outcome = PgTryBuilder::new(body).catch_others(Err).execute();
+        let outcome = PgTryBuilder::new(body).catch_others(|caught| Err(Box::new(caught))).execute();
         match outcome {
             Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
             Err(_) => {
@@ -28,7 +28,7 @@ pub fn attempt<R>(body: impl FnOnce() -> R) -> Result<R, String> {
         outcome
     };
     outcome.map_err(|caught| {
-        let report = match &caught {
+        let report = match &*caught {
             CaughtError::PostgresError(report) | CaughtError::ErrorReport(report) => report,
             CaughtError::RustPanic { ereport, .. } => ereport,
         };
