@@ -1,13 +1,13 @@
--- What a person would check by hand, one row a finding. Each part is in a file of its own, health_*.sql; a check is a SELECT
--- there, with a comment that names it.
+-- What a person would check by hand, one row a finding. Each part is in a file of its own, health_*.sql; a check is a
+-- SELECT there, with a comment that names it.
 --
--- A remedy is one statement on one line that a superuser can run as it is, and perhaps a comment behind it, with what SQL
--- cannot do or with the words of another statement. A name is a literal or an identifier in the statement
+-- A remedy is one statement on one line that a superuser can run as it is, and perhaps a comment behind it, with what
+-- SQL cannot do or with the words of another statement. A name is a literal or an identifier in the statement
 -- (_idem_literal, _idem_identifier), and never in a comment; findings print it quoted, as JSON.
 --
--- It never fails and never waits, whatever somebody did to the tables, which are read leniently. It runs as the extension's
--- owner, to see what a monitor may not; that is safe because the bodies are bound when they are made, to PostgreSQL's
--- catalogs and to our own functions, and no look-up by name is left.
+-- It never fails and never waits, whatever somebody did to the tables, which are read leniently. It runs as the
+-- extension's owner, to see what a monitor may not; that is safe because the bodies are bound when they are made, to
+-- PostgreSQL's catalogs and to our own functions, and no look-up by name is left.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE FUNCTION @extschema@.idem_health(OUT severity text, OUT finding text, OUT remedy text)

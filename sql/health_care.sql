@@ -21,10 +21,10 @@ BEGIN ATOMIC
 
   -- For a person.
   SELECT 'warning',
-         format('Stuck claims: %s, the oldest open for %s; reconcilers hold %s of them. Their clients get 409.', s.stuck,
-                date_trunc('second', statement_timestamp() - s.oldest), s.leased),
-         format('SELECT * FROM %s.idem_stuck; -- find out whether each effect happened, then idem_complete, idem_fail or '
-                'idem_release with its attempt', s.home)
+         format('Stuck claims: %s, the oldest open for %s; reconcilers hold %s of them. Their clients get 409.',
+                s.stuck, date_trunc('second', statement_timestamp() - s.oldest), s.leased),
+         format('SELECT * FROM %s.idem_stuck; -- find out whether each effect happened, then idem_complete, '
+                'idem_fail or idem_release with its attempt', s.home)
     FROM (SELECT place.home, sum(c.stuck) AS stuck, sum(c.leased) AS leased,
                  min(c.oldest) FILTER (WHERE c.stuck > 0) AS oldest
             FROM place, @extschema@._idem_open_claims(place.by_age) c
@@ -33,7 +33,8 @@ BEGIN ATOMIC
   UNION ALL
   -- For the worker. What expires between two rounds is no lag.
   SELECT 'warning',
-         format('The sweep is falling behind: the oldest expired row has been due for %s.', date_trunc('second', s.lag)),
+         format('The sweep is falling behind: the oldest expired row has been due for %s.',
+                date_trunc('second', s.lag)),
          format('SELECT %s.idem_sweep(100000); -- again while that many are deleted; if it keeps falling behind, raise '
                 'idempotency_enforcer.sweep_batch_size or lower sweep_interval', s.home)
     FROM (SELECT place.home, @extschema@._idem_sweep_lag(place.by_expiry) AS lag,
@@ -45,12 +46,12 @@ BEGIN ATOMIC
   SELECT 'warning',
          format('Prepared transaction %s has used the tables and waits since %s: its keys are neither stored nor free.',
                 to_json(p.gid), date_trunc('second', p.prepared)),
-         format('SELECT * FROM pg_catalog.pg_prepared_xacts WHERE gid = %s; -- ask its transaction manager how it ended, then '
-                'COMMIT PREPARED or ROLLBACK PREPARED', @extschema@._idem_literal(p.gid))
+         format('SELECT * FROM pg_catalog.pg_prepared_xacts WHERE gid = %s; -- ask its transaction manager how it '
+                'ended, then COMMIT PREPARED or ROLLBACK PREPARED', @extschema@._idem_literal(p.gid))
     FROM pg_prepared_xacts p
    WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 hour'
-     -- What it holds is found by its lock on itself: its locks keep the virtual transaction of the session that prepared it,
-     -- or get another after a restart.
+     -- What it holds is found by its lock on itself: its locks keep the virtual transaction of the session that
+     -- prepared it, or get another after a restart.
      AND EXISTS (SELECT FROM pg_locks x
                    JOIN pg_locks l ON l.virtualtransaction = x.virtualtransaction AND l.pid IS NULL
                    JOIN @extschema@._idem_relations() r ON r.relation = l.relation
@@ -72,8 +73,9 @@ BEGIN ATOMIC
          format('Table %s is fed by the subscription %s%s: its rows are not swept here.', r.printed, to_json(s.subname),
                 CASE WHEN s.subenabled THEN '' ELSE ', which is disabled' END),
          CASE WHEN s.subenabled THEN '-- Nothing to do while the publisher is in use.'
-              ELSE format('DROP SUBSCRIPTION %s; -- once this server has taken over; where the publisher is gone, first '
-                          'ALTER SUBSCRIPTION with SET (slot_name = NONE)', @extschema@._idem_identifier(s.subname)) END
+              ELSE format('DROP SUBSCRIPTION %s; -- once this server has taken over; where the publisher is gone, '
+                          'first ALTER SUBSCRIPTION with SET (slot_name = NONE)',
+                          @extschema@._idem_identifier(s.subname)) END
     FROM @extschema@._idem_named_relations() r
     JOIN pg_subscription_rel f ON f.srrelid = r.relation
     JOIN pg_subscription s ON s.oid = f.srsubid;
@@ -108,9 +110,10 @@ BEGIN ATOMIC
   UNION ALL
   -- Dead rows.
   SELECT 'warning', format('Dead rows are piling up in %s: %s, beside %s live ones.', d.printed, d.dead, d.live),
-         format('VACUUM (ANALYZE) %s; -- if they stay, an old transaction, a prepared one or a replication slot keeps them: '
-                'see pg_stat_activity.backend_xmin, pg_prepared_xacts, pg_replication_slots', d.quoted)
-    FROM (SELECT r.printed, r.quoted, pg_stat_get_dead_tuples(r.relation) AS dead, pg_stat_get_live_tuples(r.relation) AS live
+         format('VACUUM (ANALYZE) %s; -- if they stay, an old transaction, a prepared one or a replication slot keeps '
+                'them: see pg_stat_activity.backend_xmin, pg_prepared_xacts, pg_replication_slots', d.quoted)
+    FROM (SELECT r.printed, r.quoted, pg_stat_get_dead_tuples(r.relation) AS dead,
+                 pg_stat_get_live_tuples(r.relation) AS live
             FROM @extschema@._idem_named_relations() r
            WHERE r.is_keys) d
    WHERE d.dead > 10000 + 0.5 * d.live;

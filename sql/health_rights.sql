@@ -19,10 +19,11 @@ BEGIN ATOMIC
             JOIN pg_extension x ON x.extname = 'idempotency_enforcer') t
    WHERE t.relowner <> t.rightful
   UNION ALL
-  -- Code that runs with the owner's rights. A trigger for TRUNCATE alone does not: bits 2, 3 and 4 are INSERT, DELETE, UPDATE.
+  -- Code that runs with the owner's rights. A trigger for TRUNCATE alone does not: bits 2, 3 and 4 are INSERT, DELETE,
+  -- UPDATE.
   SELECT 'critical',
-         format('Trigger %s on table %s runs a function of %s, who is neither its owner nor a superuser.', to_json(t.tgname),
-                r.printed, to_json(pg_get_userbyid(p.proowner))),
+         format('Trigger %s on table %s runs a function of %s, who is neither its owner nor a superuser.',
+                to_json(t.tgname), r.printed, to_json(pg_get_userbyid(p.proowner))),
          format('DROP TRIGGER %s ON %s;', @extschema@._idem_identifier(t.tgname), r.quoted)
     FROM @extschema@._idem_named_relations() r
     JOIN pg_class c ON c.oid = r.relation
@@ -92,7 +93,8 @@ BEGIN ATOMIC
   SELECT 'critical',
          format('%s has rights on %s beside its owner (%s): who uses them passes the functions by.',
                 CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE 'Role ' || to_json(pg_get_userbyid(a.grantee)) END, g.printed,
-                string_agg(DISTINCT a.privilege_type || CASE WHEN a.is_grantable THEN ' with grant option' ELSE '' END, ', ')),
+                string_agg(DISTINCT concat(a.privilege_type, CASE WHEN a.is_grantable THEN ' with grant option' END),
+                           ', ')),
          format('REVOKE %s ON TABLE %s FROM %s CASCADE;', string_agg(DISTINCT a.privilege_type, ', '), g.quoted,
                 @extschema@._idem_grantee(a.grantee))
     FROM guarded g

@@ -23,8 +23,8 @@ BEGIN ATOMIC
   SELECT 'critical', format('Table %s has lost its rule %s.', r.printed, w.name),
          format('ALTER TABLE %s ADD CONSTRAINT %s %s;', r.quoted, w.name,
                 CASE WHEN w.rule IS NOT NULL THEN w.rule
-                     ELSE (SELECT format('CHECK (%s.idem_row_is_well_formed(tenant_id, endpoint, key, request_hash, status, '
-                                         'attempt, response_code, completed_at, open_since))',
+                     ELSE (SELECT format('CHECK (%s.idem_row_is_well_formed(tenant_id, endpoint, key, request_hash, '
+                                         'status, attempt, response_code, completed_at, open_since))',
                                          @extschema@._idem_identifier(n.nspname))
                              FROM pg_extension x JOIN pg_namespace n ON n.oid = x.extnamespace
                             WHERE x.extname = 'idempotency_enforcer') END)
@@ -35,11 +35,12 @@ BEGIN ATOMIC
       (false, 'ttl_at_most_a_century', 'CHECK (ttl <= ''36500 days'')'),
       (true, 'row_is_well_formed', NULL)) w(is_keys, name, rule)
     JOIN @extschema@._idem_named_relations() r ON r.is_root AND r.is_keys = w.is_keys
-   WHERE NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = r.relation AND c.conname = w.name AND c.contype = 'c')
+   WHERE NOT EXISTS (SELECT FROM pg_constraint c
+                      WHERE c.conrelid = r.relation AND c.conname = w.name AND c.contype = 'c')
   UNION ALL
   -- Rules that were added without a look at the rows.
-  (SELECT 'warning', format('Rule %s of table %s does not cover the rows that were there before it.', to_json(c.conname),
-                            r.printed),
+  (SELECT 'warning', format('Rule %s of table %s does not cover the rows that were there before it.',
+                            to_json(c.conname), r.printed),
           format('ALTER TABLE %s VALIDATE CONSTRAINT %s;', r.quoted, @extschema@._idem_identifier(c.conname))
      FROM @extschema@._idem_named_relations() r
      JOIN pg_constraint c ON c.conrelid = r.relation AND c.contype = 'c' AND NOT c.convalidated
@@ -58,7 +59,8 @@ BEGIN ATOMIC
   WITH place AS MATERIALIZED (
     -- NULL, with which nothing is read, where the tables or the indexes for it are not there.
     SELECT CASE WHEN @extschema@._idem_tables_are_in_place() THEN true END AS registry,
-           CASE WHEN @extschema@._idem_tables_are_in_place() AND (SELECT bool_and(i.is_there) FROM @extschema@._idem_indexes() i)
+           CASE WHEN @extschema@._idem_tables_are_in_place() AND (
+             SELECT bool_and(i.is_there) FROM @extschema@._idem_indexes() i)
                 THEN true END AS keys),
   registry AS MATERIALIZED (
     SELECT e.endpoint FROM place, @extschema@._idem_registry(place.registry) e),
@@ -71,9 +73,10 @@ BEGIN ATOMIC
      UNION ALL
     SELECT u.endpoint, u.has_open_claims FROM place, @extschema@._idem_unregistered_in_use(place.keys) u)
   SELECT 'info',
-         format('Endpoint %s is in use and not registered: no commit guard, and a ttl of 24 hours.', to_json(u.endpoint)),
-         format('SELECT %s.idem_protect(%s, effect => %L); -- with its retry_window; effect is transaction where all of the '
-                'work is in the claim''s own transaction, else external',
+         format('Endpoint %s is in use and not registered: no commit guard, and a ttl of 24 hours.',
+                to_json(u.endpoint)),
+         format('SELECT %s.idem_protect(%s, effect => %L); -- with its retry_window; effect is transaction where all '
+                'of the work is in the claim''s own transaction, else external',
                 @extschema@._idem_identifier(n.nspname), @extschema@._idem_literal(u.endpoint),
                 CASE WHEN bool_or(u.is_open) THEN 'external' ELSE 'transaction' END)
     FROM used u

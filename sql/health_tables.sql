@@ -1,8 +1,8 @@
 -- What idem_health() finds of the tables themselves: what they are, where they are, their indexes.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- Where the extension's schema and tables are, and where they were made. The name of the schema at CREATE EXTENSION comes
--- in quotes where it, or quote_all_identifiers, demands them.
+-- Where the extension's schema and tables are, and where they were made. The name of the schema at CREATE EXTENSION
+-- comes in quotes where it, or quote_all_identifiers, demands them.
 CREATE FUNCTION @extschema@._idem_health_places(OUT severity text, OUT finding text, OUT remedy text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -10,7 +10,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
   WITH home AS (
     SELECT n.oid, n.nspname AS name,
-           CASE WHEN g.name LIKE '"%' THEN replace(substr(g.name, 2, length(g.name) - 2), '""', '"') ELSE g.name END AS given
+           CASE WHEN g.name LIKE '"%' THEN replace(substr(g.name, 2, length(g.name) - 2), '""', '"')
+                ELSE g.name END AS given
       FROM pg_extension x
       JOIN pg_namespace n ON n.oid = x.extnamespace,
            (VALUES ($name$@extschema@$name$)) g(name)
@@ -52,7 +53,8 @@ BEGIN ATOMIC
               THEN format('ALTER SCHEMA %s RENAME TO %s;', @extschema@._idem_identifier(home.name),
                           @extschema@._idem_identifier(home.given))
               ELSE format('ALTER SCHEMA %s RENAME TO %s; -- it has taken the name; then look again',
-                          @extschema@._idem_identifier(home.given), @extschema@._idem_identifier(home.given || '_not_ours'))
+                          @extschema@._idem_identifier(home.given),
+                          @extschema@._idem_identifier(home.given || '_not_ours'))
          END
     FROM home
     LEFT JOIN pg_namespace o ON o.nspname = home.given
@@ -97,7 +99,8 @@ BEGIN ATOMIC
   -- What every function says that uses the tables.
   SELECT 'critical', format('The tables cannot be used: %s', to_json(p.problem)),
          '-- The other critical findings say why, where it can be seen, and what to do.'
-    FROM (SELECT CASE WHEN @extschema@._idem_tables_are_in_place() THEN @extschema@._idem_tables_problem() END AS problem) p
+    FROM (SELECT CASE WHEN @extschema@._idem_tables_are_in_place()
+                      THEN @extschema@._idem_tables_problem() END AS problem) p
    WHERE p.problem IS NOT NULL;
 END;
 
@@ -117,7 +120,8 @@ BEGIN ATOMIC
    WHERE c.relpersistence = 'u'
   UNION ALL
   -- The primary key of a table does not see the rows of one that inherits from it.
-  SELECT 'critical', format('Table %s inherits from %s: a key can be in both, and be executed twice.', q.printed, r.printed),
+  SELECT 'critical',
+         format('Table %s inherits from %s: a key can be in both, and be executed twice.', q.printed, r.printed),
          format('ALTER TABLE %s NO INHERIT %s;', q.quoted, r.quoted)
     FROM @extschema@._idem_named_relations() r
     JOIN pg_inherits i ON i.inhparent = r.relation
@@ -133,10 +137,11 @@ BEGIN ATOMIC
          @extschema@._idem_qualified(i.inhparent) q
    WHERE r.is_root
   UNION ALL
-  -- Citus: the commit of a distributed effect does not wait for that of a local key. A table that Citus distributes has a
-  -- trigger of it, truncate_trigger or the like, that is no part of this extension.
+  -- Citus: the commit of a distributed effect does not wait for that of a local key. A table that Citus distributes has
+  -- a trigger of it, truncate_trigger or the like, that is no part of this extension.
   SELECT 'critical',
-         format('Citus is installed and table %s is local: a distributed effect may be committed without its key.', r.printed),
+         format('Citus is installed and table %s is local: a distributed effect may be committed without its key.',
+                r.printed),
          -- The schema of the function is not known when this is made: it comes from the catalog.
          format('SELECT %s.idem_distribute(); -- not needed only if no table with effects is distributed',
                 @extschema@._idem_identifier(n.nspname))
@@ -154,8 +159,8 @@ COMMENT ON FUNCTION @extschema@._idem_health_tables() IS
 
 -- The indexes that the promises and the statements need.
 CREATE FUNCTION @extschema@._idem_indexes(
-  OUT name text, OUT is_keys boolean, OUT columns text[], OUT is_unique boolean, OUT consequence text, OUT is_there boolean,
-  OUT deferrable_constraint name)
+  OUT name text, OUT is_keys boolean, OUT columns text[], OUT is_unique boolean, OUT consequence text,
+  OUT is_there boolean, OUT deferrable_constraint name)
 RETURNS SETOF record
 LANGUAGE sql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -175,10 +180,12 @@ BEGIN ATOMIC
                     AND f.is_partial = (w.name = 'idempotency_keys_open_since_idx') AND f.indimmediate),
          (SELECT c.conname
             FROM found f JOIN pg_constraint c ON c.conindid = f.indexrelid AND c.contype IN ('p', 'u')
-           WHERE f.is_keys = w.is_keys AND f.columns = w.columns AND f.indisunique AND NOT f.indimmediate AND w.is_unique
+           WHERE f.is_keys = w.is_keys AND f.columns = w.columns AND w.is_unique
+             AND f.indisunique AND NOT f.indimmediate
            LIMIT 1)
     FROM (VALUES
-      ('idempotency_keys_pkey', true, ARRAY['tenant_id', 'endpoint', 'key'], true, 'nothing but it stops two executions'),
+      ('idempotency_keys_pkey', true, ARRAY['tenant_id', 'endpoint', 'key'], true,
+       'nothing but it stops two executions'),
       ('idempotency_endpoints_pkey', false, ARRAY['endpoint'], true, 'an endpoint could have two registrations'),
       ('idempotency_keys_expires_at_idx', true, ARRAY['expires_at'], false, 'every sweep reads the whole table'),
       ('idempotency_keys_open_since_idx', true, ARRAY['open_since'], false,
@@ -221,7 +228,8 @@ BEGIN ATOMIC
    ORDER BY NOT w.is_unique, NOT w.is_keys, w.name)
   UNION ALL
   -- Checked too late.
-  SELECT 'critical', format('The primary key of %s is deferrable: claims fail, or two are made before it is checked.', r.printed),
+  SELECT 'critical',
+         format('The primary key of %s is deferrable: claims fail, or two are made before it is checked.', r.printed),
          format('ALTER TABLE %s DROP CONSTRAINT %s, ADD PRIMARY KEY (%s);', r.quoted,
                 @extschema@._idem_identifier(w.deferrable_constraint), array_to_string(w.columns, ', '))
     FROM @extschema@._idem_indexes() w

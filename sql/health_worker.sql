@@ -24,7 +24,8 @@ BEGIN ATOMIC
   SELECT 'warning', 'The library is not preloaded: no worker sweeps or reports stuck claims, and nothing is counted.',
          format('ALTER SYSTEM SET shared_preload_libraries = %s; -- then restart the server',
                 (SELECT string_agg(@extschema@._idem_literal(l.name), ', ' ORDER BY l.n)
-                   FROM (SELECT p.n, p.name FROM @extschema@._idem_names_in(current_setting('shared_preload_libraries')) p
+                   FROM (SELECT p.n, p.name
+                           FROM @extschema@._idem_names_in(current_setting('shared_preload_libraries')) p
                           UNION ALL SELECT 1000000, 'idempotency_enforcer') l))
    WHERE NOT @extschema@.idem_is_preloaded();
 END;
@@ -44,7 +45,8 @@ BEGIN ATOMIC
          -- A database's turn comes once an interval, or once all have had their second; a round may take twice as long.
          s.visited AND clock_timestamp() - s.last_round > 3 * greatest(s.every, (
            SELECT count(*) * interval '1 second' FROM pg_database d
-            WHERE d.datallowconn AND NOT d.datistemplate AND @extschema@._idem_visits(d.datname::text))) + interval '5 seconds'
+            WHERE d.datallowconn AND NOT d.datistemplate
+              AND @extschema@._idem_visits(d.datname::text))) + interval '5 seconds'
     FROM (SELECT i.every,
                  i.every > '0' AND @extschema@._idem_visits(current_database()::text) AS visited,
                  (SELECT min(a.pid) FROM pg_stat_activity a
@@ -80,7 +82,8 @@ BEGIN ATOMIC
 
   -- No slot.
   SELECT 'critical',
-         format('All %s background worker slots (max_worker_processes) are taken: none is left for the worker.', w.slots),
+         format('All %s background worker slots (max_worker_processes) are taken: none is left for the worker.',
+                w.slots),
          format('ALTER SYSTEM SET max_worker_processes = %s; -- then restart the server', w.slots + 4)
     FROM w WHERE w.trouble = 'no slot'
   UNION ALL
@@ -94,12 +97,14 @@ BEGIN ATOMIC
          format('The last round was %s ago, with a sweep_interval of %s.%s',
                 date_trunc('second', clock_timestamp() - w.last_round), w.every,
                 CASE WHEN l.pid IS NOT NULL
-                     THEN format(' Process %s holds a lock on %s (%s) that keeps the worker out.', l.pid, l.printed, l.mode)
+                     THEN format(' Process %s holds a lock on %s (%s) that keeps the worker out.',
+                                 l.pid, l.printed, l.mode)
                 END),
          CASE WHEN l.pid IS NULL
-              THEN format('SELECT pg_catalog.pg_terminate_backend(%s); -- the launcher, which starts again 5 seconds later; '
-                          'see the server''s log', w.launcher)
-              ELSE format('SELECT pg_catalog.pg_terminate_backend(%s); -- or wait for its transaction to end', l.pid) END
+              THEN format('SELECT pg_catalog.pg_terminate_backend(%s); -- the launcher, which starts again 5 seconds '
+                          'later; see the server''s log', w.launcher)
+              ELSE format('SELECT pg_catalog.pg_terminate_backend(%s); -- or wait for its transaction to end',
+                          l.pid) END
     FROM w
     LEFT JOIN (SELECT l.pid, l.mode, r.printed
                  FROM pg_locks l
@@ -119,7 +124,8 @@ BEGIN ATOMIC
   SELECT 'warning',
          format('The worker does not visit this database: idempotency_enforcer.databases is %s.', to_json(d.list)),
          CASE WHEN d.name ~ E'[\\n\\r]'
-              THEN '-- The name of this database ends a line, which ALTER SYSTEM does not take: write it into postgresql.conf.'
+              THEN '-- The name of this database ends a line, which ALTER SYSTEM does not take: write it into '
+                   'postgresql.conf.'
               ELSE format('ALTER SYSTEM SET idempotency_enforcer.databases = %s; -- then SELECT pg_reload_conf();',
                           @extschema@._idem_literal(concat_ws(', ', nullif(d.list, ''), CASE
                             WHEN d.name ~ '^[A-Za-z0-9_]+$' THEN d.name
@@ -135,18 +141,20 @@ BEGIN ATOMIC
   -- Endpoints that found no counters of their own.
   SELECT 'info', format('More than %s endpoints are in use: the others are counted together.', s.setting),
          CASE WHEN s.setting::bigint < s.max_val::bigint
-              THEN format('ALTER SYSTEM SET idempotency_enforcer.max_tracked_endpoints = %s; -- then restart the server; '
-                          'an endpoint is a template such as POST /orders/{id}/refund, without ids',
+              THEN format('ALTER SYSTEM SET idempotency_enforcer.max_tracked_endpoints = %s; -- then restart the '
+                          'server; an endpoint is a template such as POST /orders/{id}/refund, without ids',
                           least(2 * s.setting::bigint, s.max_val::bigint))
-              ELSE '-- An endpoint is a template such as POST /orders/{id}/refund, without ids: take them out of the names.' END
+              ELSE '-- An endpoint is a template such as POST /orders/{id}/refund, without ids: take them out of the '
+                   'names.' END
     FROM pg_settings s
    WHERE s.name = 'idempotency_enforcer.max_tracked_endpoints'
      AND EXISTS (SELECT FROM @extschema@._idem_counted() c WHERE c.kind = 'others')
   UNION ALL
   -- Anybody may use a mistyped endpoint.
-  SELECT 'info', 'require_registration is off: an endpoint that is not registered, or mistyped, is claimed all the same.',
-         'ALTER SYSTEM SET idempotency_enforcer.require_registration = on; -- then SELECT pg_reload_conf(); it may also '
-         'be set by ALTER DATABASE or ALTER ROLE'
+  SELECT 'info',
+         'require_registration is off: an endpoint that is not registered, or mistyped, is claimed all the same.',
+         'ALTER SYSTEM SET idempotency_enforcer.require_registration = on; -- then SELECT pg_reload_conf(); it may '
+         'also be set by ALTER DATABASE or ALTER ROLE'
     FROM pg_settings s
    WHERE s.name = 'idempotency_enforcer.require_registration' AND s.setting = 'off';
 END;

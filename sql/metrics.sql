@@ -15,8 +15,8 @@ END;
 COMMENT ON FUNCTION @extschema@.idem_count_open_claims() IS
   'Open and stuck claims of each registered endpoint and of up to a hundred others; the rest of those together in a row without an endpoint.';
 
--- An endpoint may be called as the rest of them is: it gets quotes then, and whatever looks like that gets more of them,
--- so that no two series are the same.
+-- An endpoint may be called as the rest of them is: it gets quotes then, and whatever looks like that gets more of
+-- them, so that no two series are the same.
 CREATE FUNCTION @extschema@._idem_endpoint_label(endpoint text)
 RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -70,7 +70,8 @@ SELECT m.name, '{}', m.value
        ('idempotency_worker_last_round_timestamp_seconds', w.ended::double precision),
        ('idempotency_worker_last_round_duration_seconds', w.took::double precision),
        ('idempotency_worker_interval_seconds', EXTRACT(
-         epoch FROM current_setting('idempotency_enforcer.sweep_interval', true)::interval)::double precision)) m(name, value)
+         epoch FROM current_setting('idempotency_enforcer.sweep_interval', true)::interval)::double precision)
+       ) m(name, value)
  WHERE @extschema@.idem_is_preloaded() AND NOT pg_is_in_recovery()
 UNION ALL
 SELECT m.name,
@@ -96,7 +97,8 @@ SELECT m.name, '{}', m.value::double precision
          WHERE r.is_keys AND c.relkind = 'r') t
  CROSS JOIN LATERAL (VALUES
        ('idempotency_table_rows', t.live), ('idempotency_table_dead_rows', t.dead),
-       ('idempotency_table_size_bytes', t.own_size), ('idempotency_table_index_size_bytes', t.index_size)) m(name, value)
+       ('idempotency_table_size_bytes', t.own_size),
+       ('idempotency_table_index_size_bytes', t.index_size)) m(name, value)
 UNION ALL
 SELECT 'idempotency_preloaded', '{}', @extschema@.idem_is_preloaded()::integer::double precision;
 

@@ -1,13 +1,14 @@
 -- What reports read, and how they print it.
 --
--- Reading a table plans it, and planning runs what its owner has put on it: so data is read in C, with the tables' owner's
--- rights (src/reports.rs), and everything else from PostgreSQL's catalogs. The bodies below are bound when this script runs:
--- nothing in them is looked up by name later, whoever owns the schema then.
+-- Reading a table plans it, and planning runs what its owner has put on it: so data is read in C, with the tables'
+-- owner's rights (src/reports.rs), and everything else from PostgreSQL's catalogs. The bodies below are bound when this
+-- script runs: nothing in them is looked up by name later, whoever owns the schema then.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE FUNCTION @extschema@._idem_open_claims(
   lenient boolean DEFAULT false,
-  OUT endpoint text, OUT registered boolean, OUT open bigint, OUT stuck bigint, OUT leased bigint, OUT oldest timestamptz)
+  OUT endpoint text, OUT registered boolean, OUT open bigint, OUT stuck bigint, OUT leased bigint,
+  OUT oldest timestamptz)
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', '_idem_open_claims';
 
@@ -78,7 +79,8 @@ LANGUAGE sql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
   SELECT CASE getdatabaseencoding()
-           WHEN 'UTF8' THEN E'[\\u0001-\\u001f\\u007f-\\u009f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff]'
+           WHEN 'UTF8'
+           THEN E'[\\u0001-\\u001f\\u007f-\\u009f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff]'
            ELSE E'[\\x01-\\x1f\\x7f]' END;
 END;
 

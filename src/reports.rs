@@ -1,7 +1,8 @@
-//! What `idem_health`, `idem_metrics` and the design document read of the tables: always with the tables' owner's rights.
+//! What `idem_health`, `idem_metrics` and the design document read of the tables: always with the tables' owner's
+//! rights.
 //!
-//! Declared in `sql/reports.sql`. Each takes `lenient`: true for a report that must not fail, whatever somebody did to the
-//! tables; it then returns nothing where another session's lock, a refusal or an error is in the way.
+//! Declared in `sql/reports.sql`. Each takes `lenient`: true for a report that must not fail, whatever somebody did to
+//! the tables; it then returns nothing where another session's lock, a refusal or an error is in the way.
 
 use crate::pg::entry::{sql_function, Answer, Args};
 use crate::pg::rows::Rows;

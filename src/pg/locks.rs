@@ -41,8 +41,8 @@ pub fn unlock(id: u64) {
 /// Makes the lock belong to the (sub)transaction, as the row does that it gates, and not to the portal that happens to
 /// run: a cursor that fails would take it along and leave the row.
 fn owned_by_transaction<R>(body: impl FnOnce() -> R) -> R {
-    // SAFETY: the innermost transaction's owner outlives the call. An ERROR in between aborts the (sub)transaction, which
-    // sets the current owner anew.
+    // SAFETY: the innermost transaction's owner outlives the call. An ERROR in between aborts the (sub)transaction,
+    // which sets the current owner anew.
     unsafe {
         let before = pg_sys::CurrentResourceOwner;
         pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;

@@ -4,11 +4,12 @@ use pgrx::pg_sys::{self, panic::CaughtError};
 use pgrx::{PgSqlErrorCode, PgTryBuilder};
 use std::panic::AssertUnwindSafe;
 
-/// Runs `body` in a subtransaction. An ERROR in it undoes all that it did, and is returned as its message; that the statement
-/// is to be cancelled is raised again.
+/// Runs `body` in a subtransaction. An ERROR in it undoes all that it did, and is returned as its message; that the
+/// statement is to be cancelled is raised again.
 pub fn attempt<R>(body: impl FnOnce() -> R) -> Result<R, String> {
-    // SAFETY: as plpgsql's exec_stmt_block does it: the memory context and the resource owner of before are set anew after
-    // beginning and after ending the subtransaction, whose abort restores everything else. No error is caught without that abort.
+    // SAFETY: as plpgsql's exec_stmt_block does it: the memory context and the resource owner of before are set anew
+    // after beginning and after ending the subtransaction, whose abort restores everything else. No error is caught
+    // without that abort.
     let outcome = unsafe {
         let context = pg_sys::CurrentMemoryContext;
         let owner = pg_sys::CurrentResourceOwner;

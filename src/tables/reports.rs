@@ -88,8 +88,8 @@ impl Tables {
     }
 }
 
-/// Takes the locks that reading the tables takes, until the transaction ends; false when that would have to wait, `55000`
-/// when the tables are not there. Never waits behind whoever awaits a stronger lock.
+/// Takes the locks that reading the tables takes, until the transaction ends; false when that would have to wait,
+/// `55000` when the tables are not there. Never waits behind whoever awaits a stronger lock.
 pub fn try_lock_to_read(schema: pg_sys::Oid) -> Result<bool, Refusal> {
     let find = || [c"idempotency_endpoints", c"idempotency_keys"].map(|name| find_table(schema, name));
     let found = find();

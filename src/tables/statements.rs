@@ -162,8 +162,8 @@ SELECT count(*)
          ORDER BY k.expires_at
          LIMIT $1) due";
 
-/// An open claim `k` is stuck when it is older than the `stuck_after` of its endpoint `e`; as in the view idem_stuck. The
-/// statement's time stands still within it and, unlike now(), does not in a long transaction.
+/// An open claim `k` is stuck when it is older than the `stuck_after` of its endpoint `e`; as in the view idem_stuck.
+/// The statement's time stands still within it and, unlike now(), does not in a long transaction.
 macro_rules! is_stuck {
     () => {
         "k.open_since < statement_timestamp() - COALESCE(e.stuck_after, '60 seconds'::interval)"
@@ -185,7 +185,8 @@ const COUNT_STUCK: &str = concat!("SELECT k.endpoint, count(*)", from_stuck!(), 
 
 /// $1 the largest number of rows.
 const STUCK: &str = concat!(
-    "SELECT k.tenant_id, k.endpoint, k.key, k.attempt, date_trunc('second', statement_timestamp() - k.open_since)::text",
+    "SELECT k.tenant_id, k.endpoint, k.key, k.attempt,
+       date_trunc('second', statement_timestamp() - k.open_since)::text",
     from_stuck!(),
     " ORDER BY k.open_since LIMIT $1"
 );
@@ -239,8 +240,8 @@ SELECT count(*)
  WHERE k.endpoint = $1 AND (k.status = 'in_progress' OR k.expires_at > now())
    AND EXISTS (SELECT FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $1)";
 
-/// Open claims of each registered endpoint and of a hundred others; the rest of those together, without an endpoint. Who
-/// puts ids into his endpoints must not flood a monitoring system.
+/// Open claims of each registered endpoint and of a hundred others; the rest of those together, without an endpoint.
+/// Who puts ids into his endpoints must not flood a monitoring system.
 const OPEN_CLAIMS: &str = concat!(
     "
 WITH claims AS MATERIALIZED (

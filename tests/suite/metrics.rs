@@ -242,7 +242,8 @@ fn view_metrics_health_and_reconciler_agree_on_what_is_stuck() {
         ("POST /b", "old", "3601 seconds"),
     ] {
         c.claim("t", endpoint, key, b"").unwrap();
-        let sql = "UPDATE idempotency_keys SET open_since = clock_timestamp() - $1::text::interval WHERE endpoint = $2 AND key = $3";
+        let sql = "UPDATE idempotency_keys SET open_since = clock_timestamp() - $1::text::interval
+                    WHERE endpoint = $2 AND key = $3";
         assert_eq!(c.execute(sql, &[&age, &endpoint, &key]).unwrap(), 1);
     }
     let asked = |c: &mut postgres::Transaction| -> Vec<i64> {

@@ -65,47 +65,32 @@ fn ask(c: &mut Client, report: &str) -> Result<i64, postgres::Error> {
 #[test]
 fn a_report_that_waits_for_a_lock_does_not_run_what_is_put_in_its_place() {
     for volatility in ["VOLATILE", "IMMUTABLE"] {
-        for report in REPORTS {
-            for before in ["ALTER SCHEMA public RENAME TO elsewhere", "DROP SCHEMA public CASCADE"] {
-                let db = Cluster::shared().database();
-                let owner = owner_of_the_schema(&db);
-                let mut locker = db.admin();
-                locker.batch_execute("BEGIN; LOCK TABLE idempotency_keys, idempotency_endpoints").unwrap();
-                let asking = Background::run(db.admin(), move |c| ask(c, report));
-                if report.contains("idem_health") {
-                    must_be_clean(report, asking.join().0); // it never waits
-                    continue;
-                }
-                asking.until_waiting_for("Extension", &mut db.admin());
-                // Whoever renames needs no lock on what is in the schema; whoever drops it waits for us, or we for him.
-                let script = format!(
-                    "BEGIN; SET LOCAL lock_timeout = '2s'; {before}; CREATE SCHEMA public; {} COMMIT",
-                    plant(volatility)
-                );
-                let mut attacker = db.connect_as(&owner);
-                let attack = Background::run(
-                    if before.starts_with("DROP") {
-                        locker
-                    } else {
-                        attacker.batch_execute(&script).unwrap();
-                        locker
-                    },
-                    {
-                        let script = script.clone();
-                        let drops = before.starts_with("DROP");
-                        move |c| {
-                            if drops {
-                                let _ = c.batch_execute(script.trim_start_matches("BEGIN;"));
-                            }
-                            let _ = c.batch_execute("ROLLBACK");
-                        }
-                    },
-                );
-                must_be_clean(report, asking.join().0);
-                attack.join();
+        for report in &REPORTS[1..] {
+            for attack in ["ALTER SCHEMA public RENAME TO elsewhere", "DROP SCHEMA public CASCADE"] {
+                attack_a_waiting(report, attack, volatility);
             }
         }
     }
+}
+
+fn attack_a_waiting(report: &'static str, attack: &str, volatility: &str) {
+    let db = Cluster::shared().database();
+    let owner = owner_of_the_schema(&db);
+    // He may lock what he will drop, as the superuser that this session really is may.
+    let mut attacker = db.admin();
+    attacker.batch_execute("BEGIN; LOCK TABLE idempotency_keys, idempotency_endpoints").unwrap();
+    let asking = Background::run(db.admin(), move |c| ask(c, report));
+    asking.until_waiting_for("Extension", &mut db.admin());
+    // Who drops a view that is being read waits for the reader, and the reader for him: one of the two gives up.
+    let script = format!(
+        "SET LOCAL lock_timeout = '1s'; SET LOCAL client_min_messages = warning; SET LOCAL ROLE {owner}; {attack};
+         CREATE SCHEMA public; {} COMMIT",
+        plant(volatility)
+    );
+    if attacker.batch_execute(&script).is_err() {
+        attacker.batch_execute("ROLLBACK").unwrap();
+    }
+    must_be_clean(report, asking.join().0);
 }
 
 #[test]
@@ -118,12 +103,13 @@ fn a_schema_that_is_renamed_and_remade_all_the_time_is_reported_on_or_not_found(
         let stop = stop.clone();
         move |c| {
             let mut rounds = 0;
+            c.batch_execute("SET client_min_messages = warning").unwrap();
             while !stop.load(Relaxed) {
                 c.batch_execute(&format!(
                     "BEGIN; ALTER SCHEMA public RENAME TO elsewhere; CREATE SCHEMA public; {script} COMMIT"
                 ))
                 .unwrap();
-                c.batch_execute("SET client_min_messages = warning; BEGIN; DROP SCHEMA public CASCADE; ALTER SCHEMA elsewhere RENAME TO public; COMMIT")
+                c.batch_execute("BEGIN; DROP SCHEMA public CASCADE; ALTER SCHEMA elsewhere RENAME TO public; COMMIT")
                     .unwrap();
                 rounds += 1;
             }

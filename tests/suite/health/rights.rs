@@ -86,7 +86,7 @@ fn rights_on_the_tables_are_critical_but_for_those_of_a_backup() {
     };
     broken("GRANT SELECT ON idempotency_keys TO PUBLIC", "PUBLIC has rights on table");
     broken(
-        &format!("GRANT ALL ON idempotency_keys, idempotency_endpoints TO \"{writer}\"; REVOKE ALL ON idempotency_endpoints FROM \"{writer}\""),
+        &format!("GRANT ALL ON idempotency_keys TO \"{writer}\""),
         &format!("Role \"{writer}\" has rights on table \"public.idempotency_keys\""),
     );
     broken(
