@@ -129,5 +129,6 @@ $privileges$;
 -- that is for whoever owns the schema to give.
 GRANT SELECT ON @extschema@.idem_stuck, @extschema@.idem_endpoint_summary, @extschema@.idem_stats,
   @extschema@.idem_metrics TO pg_monitor;
-GRANT EXECUTE ON FUNCTION @extschema@.idem_counters(), @extschema@.idem_is_preloaded(),
-  @extschema@.idem_count_open_claims(), @extschema@.idem_health() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION @extschema@.idem_counters(), @extschema@.idem_is_preloaded(), @extschema@.idem_health(),
+  @extschema@.idem_count_open_claims(), @extschema@._idem_open_claims(boolean), @extschema@._idem_sweep_lag(boolean),
+  @extschema@._idem_counted(), @extschema@._idem_endpoint_label(text), @extschema@._idem_relations() TO pg_monitor;

@@ -71,8 +71,8 @@ SELECT k.tenant_id,
        k.endpoint,
        k.key,
        k.attempt,
-       pg_catalog.date_trunc('second', pg_catalog.now() OPERATOR(pg_catalog.-) k.open_since) AS open_for,
-       k.lease_until OPERATOR(pg_catalog.>) pg_catalog.now() IS TRUE AS leased,
+       pg_catalog.date_trunc('second', pg_catalog.statement_timestamp() OPERATOR(pg_catalog.-) k.open_since) AS open_for,
+       k.lease_until OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp() IS TRUE AS leased,
        k.recovery_point AS reached
   FROM @extschema@.idempotency_keys k
   LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint OPERATOR(pg_catalog.=) k.endpoint

@@ -176,6 +176,15 @@ impl Refusal {
         }
     }
 
+    pub fn tables_locked(seconds: u64) -> Self {
+        Refusal {
+            sqlstate: "55P03",
+            message: "another session holds a lock on the tables of idempotency_enforcer".into(),
+            detail: format!("They cannot be read beside it; {seconds} seconds were waited."),
+            hint: "See idem_health(), which says who it is, and call again.".into(),
+        }
+    }
+
     pub fn no_place_for_rows() -> Self {
         Refusal {
             sqlstate: FEATURE_NOT_SUPPORTED,

@@ -17,11 +17,13 @@ use std::cell::Cell;
 
 mod opening;
 mod plans;
+mod reports;
 mod statements;
 
 use opening::Found;
 pub use opening::{try_lock, Table};
 use plans::{InUse, Schema};
+pub use reports::{lock_to_read, try_lock_to_read};
 use statements::Statement;
 
 /// The extension's tables, opened with their owner's rights for the length of one call.

@@ -1,4 +1,4 @@
-//! Transaction-scoped advisory locks in a class that SQL cannot reach.
+//! Transaction-scoped advisory locks in a class that SQL cannot reach, and locks on relations that nobody waits for.
 
 use pgrx::pg_sys;
 
@@ -41,8 +41,8 @@ pub fn unlock(id: u64) {
 /// Makes the lock belong to the (sub)transaction, as the row does that it gates, and not to the portal that happens to
 /// run: a cursor that fails would take it along and leave the row.
 fn owned_by_transaction<R>(body: impl FnOnce() -> R) -> R {
-    // SAFETY: the innermost transaction's owner outlives the call. An ERROR in between aborts the (sub)transaction, which
-    // sets the current owner anew.
+    // SAFETY: the innermost transaction's owner outlives the call. An ERROR in between aborts the (sub)transaction,
+    // which sets the current owner anew.
     unsafe {
         let before = pg_sys::CurrentResourceOwner;
         pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;
@@ -50,4 +50,10 @@ fn owned_by_transaction<R>(body: impl FnOnce() -> R) -> R {
         pg_sys::CurrentResourceOwner = before;
         result
     }
+}
+
+/// Takes the lock that reading a relation takes, until the transaction ends; false when that would have to wait.
+pub fn try_lock_relation_to_read(relation: pg_sys::Oid) -> bool {
+    // SAFETY: the lock manager takes any Oid; it processes invalidations once the lock is held.
+    unsafe { pg_sys::ConditionalLockRelationOid(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE) }
 }

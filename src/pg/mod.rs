@@ -18,6 +18,7 @@ pub mod rights;
 pub mod row;
 pub mod rows;
 pub mod spi;
+pub mod subtransaction;
 pub mod tell;
 pub mod transaction;
 pub mod trust;

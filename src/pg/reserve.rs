@@ -114,7 +114,11 @@ mod tests {
     unsafe impl GlobalAlloc for Limited {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             // SAFETY: the caller's promises are handed on.
-            if self.is_dry.load(Acquire) { std::ptr::null_mut() } else { unsafe { System.alloc(layout) } }
+            if self.is_dry.load(Acquire) {
+                std::ptr::null_mut()
+            } else {
+                unsafe { System.alloc(layout) }
+            }
         }
 
         unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
@@ -124,7 +128,11 @@ mod tests {
 
         unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
             // SAFETY: the caller's promises are handed on.
-            if self.is_dry.load(Acquire) { std::ptr::null_mut() } else { unsafe { System.realloc(pointer, layout, size) } }
+            if self.is_dry.load(Acquire) {
+                std::ptr::null_mut()
+            } else {
+                unsafe { System.realloc(pointer, layout, size) }
+            }
         }
     }
 

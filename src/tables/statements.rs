@@ -32,6 +32,10 @@ pub enum Statement {
     Register,
     Unregister,
     CountAlive,
+    OpenClaims,
+    SweepLag,
+    Registry,
+    UnregisteredInUse,
 }
 
 /// $1 tenant, $2 endpoint, $3 key, $4 fingerprint.
@@ -186,21 +190,31 @@ SELECT count(*)
          ORDER BY k.expires_at
          LIMIT $1) due";
 
-/// Open claims older than their endpoint's stuck_after, as in the view idem_stuck.
+/// An open claim `k` is stuck when it is older than the `stuck_after` of its endpoint `e`; as in the view idem_stuck.
+/// The statement's time stands still within it and, unlike now(), does not in a long transaction.
+macro_rules! is_stuck {
+    () => {
+        "k.open_since < statement_timestamp() - COALESCE(e.stuck_after, '60 seconds'::interval)"
+    };
+}
 macro_rules! from_stuck {
     () => {
-        "
+        concat!(
+            "
   FROM @extschema@.idempotency_keys k
   LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint = k.endpoint
  WHERE k.open_since IS NOT NULL
-   AND k.open_since < statement_timestamp() - COALESCE(e.stuck_after, '60 seconds'::interval)"
+   AND ",
+            is_stuck!()
+        )
     };
 }
 const COUNT_STUCK: &str = concat!("SELECT k.endpoint, count(*)", from_stuck!(), " GROUP BY k.endpoint");
 
 /// $1 the largest number of rows.
 const STUCK: &str = concat!(
-    "SELECT k.tenant_id, k.endpoint, k.key, k.attempt, date_trunc('second', now() - k.open_since)::text",
+    "SELECT k.tenant_id, k.endpoint, k.key, k.attempt,
+       date_trunc('second', statement_timestamp() - k.open_since)::text",
     from_stuck!(),
     " ORDER BY k.open_since LIMIT $1"
 );
@@ -209,14 +223,17 @@ const STUCK: &str = concat!(
 ///
 /// Endpoints take turns, the unregistered ones together, so that no flood of one keeps another's waiting; some more of each
 /// are considered than wanted, since others may hold some.
-const HAND_OUT: &str = "
+const HAND_OUT: &str = concat!(
+    "
 WITH stuck AS MATERIALIZED (
   SELECT k.tenant_id, k.endpoint, k.key, k.lease_until, k.open_since,
          row_number() OVER (PARTITION BY e.endpoint ORDER BY k.lease_until NULLS FIRST, k.open_since) AS turn
     FROM @extschema@.idempotency_keys k
     LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint = k.endpoint
    WHERE k.open_since IS NOT NULL
-     AND k.open_since < statement_timestamp() - COALESCE(e.stuck_after, '60 seconds')
+     AND ",
+    is_stuck!(),
+    "
      AND (k.lease_until IS NULL OR k.lease_until <= clock_timestamp())
      AND ($3 IS NULL OR k.endpoint = $3)),
 chosen AS MATERIALIZED (
@@ -238,7 +255,8 @@ taken AS (
             c.turn)
 SELECT t.tenant_id, t.endpoint, t.key, t.provider_key, t.attempt, t.recovery_point, t.recovery_state, t.open_since
   FROM taken t
- ORDER BY t.turn, t.open_since, t.tenant_id, t.endpoint, t.key";
+ ORDER BY t.turn, t.open_since, t.tenant_id, t.endpoint, t.key"
+);
 
 /// $1 endpoint, $2 effect, $3 key_required, $4 retry_window, $5 ttl, $6 stuck_after, $7 max_body_bytes,
 /// $8 expected_writes_per_day, $9 guesses, $10 notes.
@@ -264,8 +282,74 @@ SELECT count(*)
  WHERE k.endpoint = $1 AND (k.status = 'in_progress' OR k.status <> 'released' AND k.expires_at > now())
    AND EXISTS (SELECT FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $1)";
 
+/// Open claims of each registered endpoint and of a hundred others; the rest of those together, without an endpoint.
+/// Who puts ids into his endpoints must not flood a monitoring system.
+const OPEN_CLAIMS: &str = concat!(
+    "
+WITH claims AS MATERIALIZED (
+  SELECT k.endpoint, count(*) AS open,
+         count(*) FILTER (WHERE ",
+    is_stuck!(),
+    ") AS stuck,
+         count(*) FILTER (WHERE ",
+    is_stuck!(),
+    " AND k.lease_until > statement_timestamp()) AS leased,
+         min(k.open_since) AS oldest
+    FROM @extschema@.idempotency_keys k
+    LEFT JOIN @extschema@.idempotency_endpoints e ON e.endpoint = k.endpoint
+   WHERE k.open_since IS NOT NULL
+   GROUP BY k.endpoint),
+unregistered AS MATERIALIZED (
+  SELECT c.*, row_number() OVER (ORDER BY c.open DESC, c.endpoint) AS rank
+    FROM claims c
+   WHERE NOT EXISTS (SELECT FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = c.endpoint))
+SELECT e.endpoint, true, COALESCE(c.open, 0), COALESCE(c.stuck, 0), COALESCE(c.leased, 0), c.oldest
+  FROM @extschema@.idempotency_endpoints e
+  LEFT JOIN claims c ON c.endpoint = e.endpoint
+UNION ALL
+SELECT u.endpoint, false, u.open, u.stuck, u.leased, u.oldest FROM unregistered u WHERE u.rank <= 100
+UNION ALL
+SELECT NULL, false, sum(u.open)::bigint, sum(u.stuck)::bigint, sum(u.leased)::bigint, min(u.oldest)
+  FROM unregistered u
+ WHERE u.rank > 100
+HAVING count(*) > 0"
+);
+
+const SWEEP_LAG: &str = "
+SELECT statement_timestamp() - k.expires_at
+  FROM @extschema@.idempotency_keys k
+ WHERE k.expires_at <= statement_timestamp() AND k.status <> 'in_progress'
+ ORDER BY k.expires_at
+ LIMIT 1";
+
+/// All columns, in their order; more rows than anybody registers by hand.
+const REGISTRY: &str = "
+SELECT e.endpoint, e.effect, e.key_required, e.retry_window, e.ttl, e.stuck_after, e.max_body_bytes,
+       e.expected_writes_per_day, e.guesses, e.notes, e.created_at
+  FROM @extschema@.idempotency_endpoints e
+ ORDER BY e.endpoint
+ LIMIT 10000";
+
+/// Among the oldest open claims and the last rows to expire: never the whole table.
+const UNREGISTERED_IN_USE: &str = "
+SELECT u.endpoint, bool_or(u.is_open), bool_or(NOT u.is_open)
+  FROM ((SELECT k.endpoint, true AS is_open
+           FROM @extschema@.idempotency_keys k
+          WHERE k.open_since IS NOT NULL
+          ORDER BY k.open_since
+          LIMIT 1000)
+        UNION ALL
+        (SELECT k.endpoint, k.open_since IS NOT NULL
+           FROM @extschema@.idempotency_keys k
+          ORDER BY k.expires_at DESC
+          LIMIT 1000)) u
+ WHERE NOT EXISTS (SELECT FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = u.endpoint)
+ GROUP BY u.endpoint
+ ORDER BY u.endpoint
+ LIMIT 20";
+
 impl Statement {
-    pub const COUNT: usize = Statement::CountAlive as usize + 1;
+    pub const COUNT: usize = Statement::UnregisteredInUse as usize + 1;
 
     /// The text, with `@extschema@` for the schema.
     pub fn text(self) -> &'static str {
@@ -290,6 +374,10 @@ impl Statement {
             Statement::Register => REGISTER,
             Statement::Unregister => UNREGISTER,
             Statement::CountAlive => COUNT_ALIVE,
+            Statement::OpenClaims => OPEN_CLAIMS,
+            Statement::SweepLag => SWEEP_LAG,
+            Statement::Registry => REGISTRY,
+            Statement::UnregisteredInUse => UNREGISTERED_IN_USE,
         }
     }
 
@@ -317,6 +405,7 @@ impl Statement {
             Statement::HandOut => &[INT4, INTERVAL, TEXT],
             Statement::Register => &[TEXT, TEXT, BOOL, INTERVAL, INTERVAL, INTERVAL, INT4, INT8, TEXT_ARRAY, TEXT],
             Statement::Unregister | Statement::CountAlive => &[TEXT],
+            Statement::OpenClaims | Statement::SweepLag | Statement::Registry | Statement::UnregisteredInUse => &[],
         }
     }
 }

@@ -196,3 +196,72 @@ fn monitors_may_read_the_metrics_and_others_may_not() {
     let refused = db.connect_as(&other).query("SELECT * FROM idem_metrics", &[]).unwrap_err();
     assert_eq!(refused.code().map(|c| c.code()), Some("42501"));
 }
+
+// CASES 49
+#[test]
+fn an_endpoint_called_as_the_rest_of_them_is_a_series_of_its_own() {
+    let db = Cluster::shared().database();
+    let mut c = db.admin();
+    c.batch_execute(
+        "SELECT idem_protect(e, 'external')
+           FROM unnest(ARRAY['(other endpoints)', '\"(other endpoints)\"', '\"(other endpoints)', 'POST /x']) e;
+         INSERT INTO idempotency_keys (tenant_id, endpoint, key, request_hash, open_since)
+         SELECT 't', 'POST /invented/' || i, 'k', sha256(''), now() FROM generate_series(1, 600) i;
+         SELECT idem_claim('t', e, 'k', ''::bytea)
+           FROM unnest(ARRAY['(other endpoints)', '\"(other endpoints)\"', 'POST /x']) e",
+    )
+    .unwrap();
+    let samples = read(&mut c); // which asserts that no series is there twice
+    for (endpoint, open) in [
+        ("(other endpoints)", 500.0),
+        ("\"(other endpoints)\"", 1.0),
+        ("\"\"(other endpoints)\"\"", 1.0),
+        ("\"\"(other endpoints)\"", 0.0),
+        ("POST /x", 1.0),
+    ] {
+        assert_eq!(samples[&format!("idempotency_open_claims{{endpoint=\"{endpoint}\"}}")], open, "{endpoint}");
+    }
+    let row = c.query_one("SELECT open, stuck FROM idem_count_open_claims() WHERE endpoint IS NULL", &[]).unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (500, 0));
+}
+
+/// One definition of stuck, wherever it is asked: in a long transaction too, and at the boundary.
+#[test]
+fn view_metrics_health_and_reconciler_agree_on_what_is_stuck() {
+    let db = Cluster::shared().database();
+    let mut c = db.admin();
+    c.batch_execute(
+        "SELECT idem_protect('POST /a', 'external', stuck_after => '10 seconds');
+         SELECT idem_protect('POST /b', 'external', stuck_after => '1 hour')",
+    )
+    .unwrap();
+    for (endpoint, key, age) in [
+        ("POST /a", "young", "5 seconds"),
+        ("POST /a", "old", "10001 milliseconds"),
+        ("POST /b", "young", "3590 seconds"),
+        ("POST /b", "old", "3601 seconds"),
+    ] {
+        c.claim("t", endpoint, key, b"").unwrap();
+        let sql = "UPDATE idempotency_keys SET open_since = clock_timestamp() - $1::text::interval
+                    WHERE endpoint = $2 AND key = $3";
+        assert_eq!(c.execute(sql, &[&age, &endpoint, &key]).unwrap(), 1);
+    }
+    let asked = |c: &mut postgres::Transaction| -> Vec<i64> {
+        [
+            "SELECT count(*) FROM idem_stuck",
+            "SELECT sum(value)::bigint FROM idem_metrics WHERE name = 'idempotency_stuck_claims'",
+            "SELECT sum(stuck)::bigint FROM idem_count_open_claims()",
+            "SELECT coalesce(max((regexp_match(finding, '^Stuck claims: (\\d+)'))[1]::bigint), 0) FROM idem_health()",
+        ]
+        .map(|sql| c.value::<i64>(sql))
+        .into()
+    };
+    // As seen from one transaction, in which now() stands still while the first young claim grows old.
+    let mut t = c.transaction().unwrap();
+    assert_eq!(asked(&mut t), [2, 2, 2, 2]);
+    wait_until("the third to be stuck", || t.value::<i64>("SELECT count(*) FROM idem_stuck") == 3);
+    assert_eq!(asked(&mut t), [3, 3, 3, 3]);
+    let handed_out: i64 = t.value("SELECT count(*) FROM idem_reconcile(max_claims => 10)");
+    assert_eq!(handed_out, 3);
+    t.commit().unwrap();
+}
