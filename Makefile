@@ -125,7 +125,7 @@ lint: check check-rust $(SCRIPT) target/lint-venv/.made
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --tests -- -D warnings
 	cargo clippy $(TESTS) --all-targets -- -D warnings
-	target/lint-venv/bin/pgspot $(SCRIPT)
+	target/lint-venv/bin/python tools/pgspot $(SCRIPT)
 
 # What comes from package registries, made anew when its list changes.
 target/lint-venv/.made: tools/lint-requirements.txt

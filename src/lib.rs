@@ -8,12 +8,15 @@ mod checkpoint;
 mod claim;
 mod finish;
 mod registry;
+mod reports;
 mod sweep;
 
 // What they are made of.
+mod audit;
 mod constraint;
 mod gate;
 mod guard;
+mod hold;
 mod settings;
 mod tables;
 mod tenancy;
@@ -47,7 +50,9 @@ extension_sql_file!("../sql/views.sql", name = "views", requires = ["reconcile"]
 extension_sql_file!("../sql/stats.sql", name = "stats", requires = ["views"]);
 extension_sql_file!("../sql/metrics.sql", name = "metrics", requires = ["stats"]);
 extension_sql_file!("../sql/health.sql", name = "health", requires = ["metrics"]);
-extension_sql_file!("../sql/design_doc.sql", name = "design_doc", requires = ["health"]);
+extension_sql_file!("../sql/administration.sql", name = "administration", requires = ["health"]);
+extension_sql_file!("../sql/markdown.sql", name = "markdown", requires = ["administration"]);
+extension_sql_file!("../sql/design_doc.sql", name = "design_doc", requires = ["markdown"]);
 extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["design_doc"]);
 
 /// Runs once a process, when the library is loaded: by preloading, or by the first call.

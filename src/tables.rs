@@ -268,6 +268,36 @@ impl Tables {
         self.first(Statement::HandOut, &args, Mode::Write, |row| row.payload(0)).flatten()
     }
 
+    /// The registered endpoints, each with all columns.
+    pub fn registry(&self) -> Vec<[Value; 11]> {
+        let payload = |row: &Row, n| Value::optional(row.payload(n).as_deref(), Value::payload);
+        self.all(Statement::Registry, &[], Mode::Read, |row| {
+            [
+                payload(row, 0),
+                payload(row, 1),
+                Value::optional(row.bool(2), Value::bool),
+                Value::optional(row.interval(3), Value::interval),
+                Value::optional(row.interval(4), Value::interval),
+                Value::optional(row.interval(5), Value::interval),
+                Value::optional(row.int(6), Value::int),
+                Value::optional(row.optional_bigint(7), Value::bigint),
+                payload(row, 8),
+                payload(row, 9),
+                Value::optional(row.timestamptz(10), Value::timestamptz),
+            ]
+        })
+    }
+
+    /// Their names.
+    pub fn registered_names(&self) -> Vec<String> {
+        self.all(Statement::Registry, &[], Mode::Read, |row| row.text(0))
+    }
+
+    /// Endpoints that have claims and are not registered; true: open ones.
+    pub fn unregistered(&self) -> Vec<(String, bool)> {
+        self.all(Statement::Unregistered, &[], Mode::Read, |row| (row.text(0), row.bool(1).unwrap_or(false)))
+    }
+
     fn all<R>(&self, statement: Statement, args: &[Value], mode: Mode, read: impl FnMut(&Row) -> R) -> Vec<R> {
         self.spi.all(self.plan(statement), args, mode, read)
     }

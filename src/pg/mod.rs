@@ -8,6 +8,7 @@
 pub mod databases;
 pub mod encoding;
 pub mod entry;
+pub mod extension;
 pub mod locks;
 pub mod placeholders;
 pub mod process;
@@ -15,6 +16,7 @@ pub mod raise;
 pub mod rights;
 pub mod row;
 pub mod rows;
+pub mod session;
 pub mod spi;
 pub mod tell;
 pub mod transaction;

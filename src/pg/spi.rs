@@ -199,6 +199,10 @@ impl Row {
         self.get(column).unwrap_or(0)
     }
 
+    pub fn optional_bigint(&self, column: usize) -> Option<i64> {
+        self.get(column)
+    }
+
     /// A text in UTF-8; empty for NULL.
     pub fn text(&self, column: usize) -> String {
         let bytes = self.payload(column).unwrap_or_default();

@@ -31,6 +31,8 @@ pub enum Statement {
     Register,
     Unregister,
     CountAlive,
+    Registry,
+    Unregistered,
 }
 
 /// $1 tenant, $2 endpoint, $3 key, $4 request hash.
@@ -222,8 +224,23 @@ SELECT count(*)
  WHERE k.endpoint = $1 AND (k.status = 'in_progress' OR k.expires_at > now())
    AND EXISTS (SELECT FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = $1)";
 
+const REGISTRY: &str = "
+SELECT e.endpoint, e.effect, e.key_required, e.retry_window, e.ttl, e.stuck_after, e.max_body_bytes,
+       e.expected_writes_per_day, e.guesses, e.notes, e.created_at
+  FROM @extschema@.idempotency_endpoints e ORDER BY e.endpoint";
+
+/// Of the claims that are open, and of those that expire last.
+const UNREGISTERED: &str = "
+SELECT DISTINCT u.endpoint, u.is_open
+  FROM ((SELECT k.endpoint, true AS is_open FROM @extschema@.idempotency_keys k
+          WHERE k.open_since IS NOT NULL ORDER BY k.open_since DESC LIMIT 10000)
+        UNION ALL
+        (SELECT k.endpoint, false FROM @extschema@.idempotency_keys k
+          WHERE k.status <> 'in_progress' ORDER BY k.expires_at DESC LIMIT 1000)) u
+ WHERE NOT EXISTS (SELECT FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = u.endpoint)";
+
 impl Statement {
-    pub const COUNT: usize = Statement::CountAlive as usize + 1;
+    pub const COUNT: usize = Statement::Unregistered as usize + 1;
 
     pub fn sql(self, schema: &CStr) -> Vec<u8> {
         let text = match self {
@@ -245,6 +262,8 @@ impl Statement {
             Statement::Register => REGISTER,
             Statement::Unregister => UNREGISTER,
             Statement::CountAlive => COUNT_ALIVE,
+            Statement::Registry => REGISTRY,
+            Statement::Unregistered => UNREGISTERED,
         };
         let parts: Vec<&[u8]> = text.split("@extschema@").map(str::as_bytes).collect();
         parts.join(schema.to_bytes())
@@ -269,7 +288,7 @@ impl Statement {
             Statement::State | Statement::IsLeftOpen => &[TEXT, TEXT, TEXT],
             Statement::Sweep => &[INT4, TIMESTAMPTZ],
             Statement::CountDue | Statement::Stuck => &[INT4],
-            Statement::CountStuck => &[],
+            Statement::CountStuck | Statement::Registry | Statement::Unregistered => &[],
             Statement::HandOut => &[INT4, INTERVAL, TEXT],
             Statement::Register => &[TEXT, TEXT, BOOL, INTERVAL, INTERVAL, INTERVAL, INT4, INT8, TEXT_ARRAY, TEXT],
             Statement::Unregister | Statement::CountAlive => &[TEXT],
