@@ -1,8 +1,8 @@
 -- The design document: Markdown from the live registry and settings, for reviews and audits.
 --
--- Kept is what a reviewer can find nowhere else, because it is of this database: inputs, figures, settings, roles and open
--- findings; and, so that the document can be judged by itself, the promises in a line each and the table of states. How
--- things work and why is in the documentation, which the document links to.
+-- Kept is what a reviewer can find nowhere else, because it is of this database: inputs, figures, settings, roles and
+-- open findings; and, so that the document can be judged by itself, the promises in a line each and the tables of
+-- states. How things work and why is in the documentation, which the document names.
 --
 -- Every function is SQL whose body is bound here, by OID: whoever owns the schema may put objects of the same names in
 -- their place at any time. Our tables are read by functions in Rust, with their owner's rights. Every name goes through
@@ -71,10 +71,11 @@ $md$# Idempotency design of database %s
   figures, the same registry and settings give the same text.
 - Extension: idempotency_enforcer %s in schema %s, on PostgreSQL %s.
 - A value marked *(guess)* was registered as one: confirm it before relying on what follows from it.
-- How it works: [README.md](README.md). Effects outside of the database:
-  [docs/external-effects.md](docs/external-effects.md). Views, metrics, alerts: [docs/monitoring.md](docs/monitoring.md).
+- How it works is in idempotency_enforcer's `README.md`, effects outside of the database in its
+  `docs/external-effects.md`, views, metrics and alerts in `docs/monitoring.md`.
 $md$, @extschema@._idem_markdown(current_database()::text, false), to_char(now(), 'YYYY-MM-DD HH24:MI:SS "UTC"'),
-      @extschema@._idem_markdown(x.extversion, false), @extschema@._idem_markdown(@extschema@._idem_doc_schema(), false),
+      @extschema@._idem_markdown(x.extversion, false),
+      @extschema@._idem_markdown(@extschema@._idem_doc_schema(), false),
       @extschema@._idem_markdown(split_part(current_setting('server_version'), ' ', 1), false))
     FROM pg_extension x WHERE x.extname = 'idempotency_enforcer';
 END;
@@ -84,15 +85,17 @@ RETURNS text
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 BEGIN ATOMIC
   SELECT E'\n## 1. Protected endpoints\n\n' || coalesce(
-    E'| endpoint | effect | retry window | ttl | stuck after | key required | max body, bytes | writes a day | registered '
-    '| notes |\n|---|---|---|---|---|---|---|---|---|---|\n'
+    E'| endpoint | effect | retry window | ttl | stuck after | key required | max body, bytes | writes a day '
+    '| registered | notes |\n|---|---|---|---|---|---|---|---|---|---|\n'
     || string_agg(format(
          E'| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n', @extschema@._idem_markdown(e.endpoint, true),
          e.effect || @extschema@._idem_doc_guess('effect' = ANY (e.guesses)),
-         @extschema@._idem_doc_interval(e.retry_window) || @extschema@._idem_doc_guess('retry_window' = ANY (e.guesses)),
+         @extschema@._idem_doc_interval(e.retry_window)
+           || @extschema@._idem_doc_guess('retry_window' = ANY (e.guesses)),
          @extschema@._idem_doc_interval(e.ttl) || @extschema@._idem_doc_guess('ttl' = ANY (e.guesses)),
          @extschema@._idem_doc_interval(e.stuck_after) || @extschema@._idem_doc_guess('stuck_after' = ANY (e.guesses)),
-         CASE WHEN e.key_required THEN 'yes' ELSE 'no' END || @extschema@._idem_doc_guess('key_required' = ANY (e.guesses)),
+         CASE WHEN e.key_required THEN 'yes' ELSE 'no' END
+           || @extschema@._idem_doc_guess('key_required' = ANY (e.guesses)),
          coalesce(e.max_body_bytes::text, @extschema@._idem_doc_setting('max_body_bytes') || ' (setting)')
            || @extschema@._idem_doc_guess('max_body_bytes' = ANY (e.guesses)),
          coalesce(@extschema@._idem_doc_number(e.expected_writes_per_day)
@@ -112,8 +115,8 @@ BEGIN ATOMIC
                          @extschema@._idem_markdown(u.seen, false)), '' ORDER BY u.endpoint COLLATE "C")
     || E'\nRegister them with `idem_protect()`.\n', E'None was seen.\n')
     || CASE WHEN @extschema@._idem_doc_setting('require_registration') = 'off'
-            THEN E'\nA claim of one is let through (`require_registration` is off): its key is required and kept 24 hours, '
-                 'without a commit guard.\n'
+            THEN E'\nA claim of one is let through (`require_registration` is off): its key is required and kept '
+                 '24 hours, without a commit guard.\n'
             ELSE E'\nA new claim of one is refused (`ID006`).\n' END
     FROM @extschema@._idem_unregistered_in_use() u;
 END;
@@ -131,7 +134,7 @@ $md$
 | scope of a key | `(tenant_id, endpoint, key)`: no tenant and no endpoint ever sees another's response |
 | tenant | the account that the request is authenticated for; %s |
 | where | table %s in the application's own database |
-| response | status, headers in their order, body byte for byte, up to `max_body_bytes`; a larger one needs a `resource_ref` (`ID005`) |
+| response | status, ordered headers, body byte for byte; over `max_body_bytes` it needs a `resource_ref` (`ID005`) |
 | request | only its fingerprint, never the body |
 | retention | the endpoint's ttl, above its retry window; a claim in progress never expires |
 | sweep | %s |
@@ -171,10 +174,11 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE
 BEGIN ATOMIC
   WITH measured AS (
     -- From 10,000 rows on, the table's own size says what a row takes. Below: rows with a response of 300 bytes.
-    SELECT c.reltuples >= 10000 AS enough, c.reltuples::numeric AS rows,
-           CASE WHEN c.reltuples >= 10000 THEN ceil(pg_table_size(c.oid) / c.reltuples::numeric) ELSE 1000 END AS in_table,
-           CASE WHEN c.reltuples >= 10000 THEN ceil(pg_indexes_size(c.oid) / c.reltuples::numeric) ELSE 200 END AS in_indexes
-      FROM pg_class c WHERE c.oid = '@extschema@.idempotency_keys'::regclass),
+    SELECT r.enough, r.rows,
+           CASE WHEN r.enough THEN ceil(pg_table_size(r.oid) / r.rows) ELSE 1000 END AS in_table,
+           CASE WHEN r.enough THEN ceil(pg_indexes_size(r.oid) / r.rows) ELSE 200 END AS in_indexes
+      FROM (SELECT c.oid, c.reltuples >= 10000 AS enough, c.reltuples::numeric AS rows
+              FROM pg_class c WHERE c.oid = '@extschema@.idempotency_keys'::regclass) r),
   sized AS (
     SELECT e.endpoint, e.expected_writes_per_day AS writes, e.ttl, 'ttl' = ANY (e.guesses) AS ttl_guessed,
            ceil(e.expected_writes_per_day * extract(epoch FROM e.ttl)::numeric / 86400) AS kept,
@@ -202,13 +206,15 @@ Rows kept = writes a day times ttl. A row takes %s bytes in the table and %s in 
 %s$md$, m.in_table, m.in_indexes,
       CASE WHEN m.enough
            THEN format('measured over about %s rows, free space included', @extschema@._idem_doc_number(m.rows))
-           ELSE 'a default for responses of about 300 bytes: the table has fewer than 10,000 analyzed rows to measure' END,
+           ELSE 'a default for responses of about 300 bytes: the table has fewer than 10,000 analyzed rows to measure'
+      END,
       coalesce(E'| endpoint | writes a day | ttl | rows kept | size |\n|---|---|---|---|---|\n'
         || (SELECT string_agg(format(
                      E'| %s | %s | %s | %s | %s |\n', l.name,
                      coalesce(l.least || @extschema@._idem_doc_number(l.writes) || l.writes_mark, 'unknown'), l.ttl,
                      coalesce(l.least || @extschema@._idem_doc_number(l.kept) || l.kept_mark, 'unknown'),
-                     coalesce(l.least || pg_size_pretty(l.kept * (m.in_table + m.in_indexes)) || l.kept_mark, 'unknown')),
+                     coalesce(l.least || pg_size_pretty(l.kept * (m.in_table + m.in_indexes)) || l.kept_mark,
+                              'unknown')),
                    '' ORDER BY l.endpoint NULLS LAST)
               FROM lines l),
         E'No endpoint is registered.\n'))
@@ -225,15 +231,15 @@ $md$
 - **One execution.** For one tenant, endpoint and key the work runs at most once to a committed result within the ttl.
 - **Durable together.** Effect and stored result commit in one transaction or not at all: on a `transaction` endpoint a
   COMMIT or PREPARE TRANSACTION that would leave a claim of its own open is refused (`ID004`), and so is releasing one.
-- **Verbatim replay,** and only of the same request. The fingerprint is SHA-256 of the body (or the caller's `request_hash`),
-  together with the `request_target` where one is given: an endpoint whose name is a template requires one.
+- **Verbatim replay,** and only of the same request. The fingerprint is SHA-256 of the body (or the caller's
+  `request_hash`), together with the `request_target`, which an endpoint whose name is a template requires.
 - **Never a blind retry.** An open claim is reported after its `stuck_after` and reconciled; nothing re-runs, expires or
   sweeps it. Each take-over raises the `attempt`: whoever holds an earlier number is refused (`ID003`).
 - **Never silently off.** A claim of an endpoint that is not registered is refused (`ID006`), unless
   `require_registration` is off.
 
-`idem_forget` lets a finished key run again, `idem_erase` blanks stored answers and keeps the protection; both, and every
-change of rights, are for operators.
+`idem_forget` lets a finished key run again; `idem_erase` blanks stored answers and keeps the protection. Both are for
+operators.
 
 ## 5. States and replays
 
@@ -247,7 +253,7 @@ change of rights, are for operators.
 | `succeeded` or `failed`, erased | the same request | `replay`: the status alone | as stored |
 | `succeeded` or `failed` | another request | `key_reused` | 422 |
 | `succeeded` or `failed`, ttl over | any request | `execute`, as a first request | |
-| `released`, the tombstone of a claim that was committed open, or of a forgotten key | any request | `execute`, with `attempt` + 1 | |
+| `released`: the tombstone of a claim that was committed open, or forgotten | any request | `execute`, `attempt` + 1 | |
 | anything | no key, key required | `key_missing` | 400 |
 | anything | no key, key not required | `unprotected`: runs, nothing is stored | |
 | anything | key over 255 characters or with a control character | `key_invalid` | 400 |
@@ -257,7 +263,8 @@ Only `execute` and `unprotected` run the work. An arrival answers at once, or af
 | stored | the owner's `idem_complete` or `idem_fail` | `idem_release` |
 |---|---|---|
 | nothing | refused: `ID001` | false |
-| `in_progress`, its attempt | stored | committed open: becomes `released`; made in this transaction: deleted, but refused (`ID004`) on a `transaction` endpoint |
+| `in_progress`, its attempt, committed | stored | true; the row becomes `released` |
+| `in_progress`, of this transaction | stored | true; the row is gone. On a `transaction` endpoint refused: `ID004` |
 | `released`, its attempt | refused: `ID001` | false |
 | `in_progress` or `released`, a later attempt | refused: `ID003` | refused: `ID003` |
 | `succeeded` or `failed` | the same result: a no-op; another: refused, `ID002` | refused: `ID002` |
@@ -276,8 +283,8 @@ BEGIN ATOMIC
                                            @extschema@._idem_doc_schema(), e.endpoint), true)), '' ORDER BY e.endpoint)
     || $md$
 Each claim is committed before the provider is called, and sends its `provider_key` there, which takeovers, crashes and
-restores do not change. A stuck one shows in `idem_stuck`; a reconciler takes it over, asks the provider what happened, and
-ends it with `idem_complete`, `idem_fail` or `idem_release`: [docs/external-effects.md](docs/external-effects.md).
+restores do not change. A stuck one shows in `idem_stuck`; a reconciler takes it over, asks the provider what happened,
+and ends it with `idem_complete`, `idem_fail` or `idem_release`: `docs/external-effects.md`.
 $md$, E'No endpoint has an external effect.\n')
     FROM @extschema@._idem_registry() e WHERE e.effect = 'external';
 END;
@@ -307,13 +314,14 @@ BEGIN ATOMIC
            pg_get_userbyid(g.grantee) COLLATE "C" AS place,
            CASE WHEN bool_or(g.name = 'idem_protect') THEN 'operator'
                 WHEN bool_or(g.name = 'idem_reconcile') THEN 'reconciler'
-                WHEN bool_or(g.name = 'idem_claim') THEN 'application' END AS kind,
-           CASE WHEN bool_or(g.name IN ('idempotency_keys', 'idempotency_endpoints')) THEN 'the tables' END AS tables
+                WHEN bool_or(g.name = 'idem_claim') THEN 'application'
+                WHEN bool_or(g.name = 'idem_health') THEN 'monitoring' END AS kind,
+           CASE WHEN bool_or(g.name IN ('idempotency_keys', 'idempotency_endpoints')) THEN 'backup' END AS tables
       FROM given g GROUP BY g.grantee)
   SELECT E'\n## 7. Roles\n\n' || coalesce(
     E'| role | may act as |\n|---|---|\n'
     || (SELECT string_agg(format(E'| %s | %s |\n', r.name,
-                                 coalesce(nullif(concat_ws(', and use ', r.kind, r.tables), ''), 'single functions or views')),
+                                 coalesce(nullif(concat_ws(', ', r.kind, r.tables), ''), 'single functions')),
                           '' ORDER BY r.place) FROM roles r), E'Nothing is granted.\n')
     || format(
 $md$

@@ -1,8 +1,8 @@
 -- Nothing for PUBLIC: idem_grant() gives a role what it needs.
 --
--- The functions that people call are SQL with bodies that are bound here, by OID: whoever owns the schema may put objects
--- of the same names in their place at any time. What needs GRANT is plpgsql, is handed its objects by OID, and looks up
--- nothing but pg_catalog.
+-- The functions that people call are SQL with bodies that are bound here, by OID: whoever owns the schema may put
+-- objects of the same names in their place at any time. What needs GRANT is plpgsql, is handed its objects by OID, and
+-- looks up nothing but pg_catalog.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- The one table of who may use what.
@@ -108,7 +108,8 @@ BEGIN
   IF kind = 'backup' AND NOT pg_has_role(session_user, extension.extowner, 'MEMBER') THEN
     RAISE EXCEPTION 'only the owner of the extension may let a role read the tables'
       USING ERRCODE = 'insufficient_privilege',
-            DETAIL = format('The session''s user is %s; a backup reads every stored response.', to_json(session_user::text)),
+            DETAIL = format('The session''s user is %s; a backup reads every stored response.',
+                            to_json(session_user::text)),
             HINT = format('Call it as a superuser, or as %s.', to_json(pg_get_userbyid(extension.extowner)::text));
   END IF;
   IF NOT is_grant THEN
@@ -154,8 +155,8 @@ BEGIN
     RAISE EXCEPTION 'the schema of extension idempotency_enforcer has changed under this call'
       USING ERRCODE = 'object_not_in_prerequisite_state',
             DETAIL = 'Not every right could be changed: an object has another name or grantor than a moment before.',
-            HINT = 'Nothing was done. Call again; a right that another role than the owner has given is for that role to '
-                   'revoke.';
+            HINT = 'Nothing was done. Call again; a right that another role than the owner has given is for that role '
+                   'to revoke.';
   END IF;
 END
 $_idem_change_rights$;
