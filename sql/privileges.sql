@@ -78,7 +78,7 @@ DECLARE
   function_list  text;
   relation_list  text;
   direction      text := CASE WHEN is_grant THEN 'TO' ELSE 'FROM' END;
-  missed         boolean;
+  missed         boolean := false;
 BEGIN
   SELECT x.* INTO extension FROM pg_extension x WHERE x.extname = 'idempotency_enforcer';
   SELECT n.nspname INTO home FROM pg_namespace n WHERE n.oid = extension.extnamespace;
@@ -129,20 +129,28 @@ BEGIN
   SELECT string_agg(format('%I.%I', n.nspname, c.relname), ', ') INTO relation_list
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
    WHERE c.oid = ANY (relations) AND c.relkind IN ('r', 'p', 'v') AND c.relowner <> role_oid;
-  IF is_grant AND kind <> 'monitor' THEN
-    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', home, _idem_change_rights.role);
-  END IF;
-  IF function_list IS NOT NULL THEN
-    EXECUTE format('%s ON FUNCTION %s %s %I', CASE WHEN is_grant THEN 'GRANT EXECUTE' ELSE 'REVOKE ALL' END,
-                   function_list, direction, _idem_change_rights.role);
-  END IF;
-  IF relation_list IS NOT NULL THEN
-    EXECUTE format('%s ON TABLE %s %s %I', CASE WHEN is_grant THEN 'GRANT SELECT' ELSE 'REVOKE ALL' END,
-                   relation_list, direction, _idem_change_rights.role);
-  END IF;
+  BEGIN
+    IF is_grant AND kind <> 'monitor' AND NOT EXISTS (
+         SELECT FROM pg_namespace n CROSS JOIN LATERAL aclexplode(n.nspacl) a
+          WHERE n.oid = extension.extnamespace AND a.grantee = role_oid AND a.privilege_type = 'USAGE') THEN
+      EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', home, _idem_change_rights.role);
+    END IF;
+    IF function_list IS NOT NULL THEN
+      EXECUTE format('%s ON FUNCTION %s %s %I', CASE WHEN is_grant THEN 'GRANT EXECUTE' ELSE 'REVOKE ALL' END,
+                     function_list, direction, _idem_change_rights.role);
+    END IF;
+    IF relation_list IS NOT NULL THEN
+      EXECUTE format('%s ON TABLE %s %s %I', CASE WHEN is_grant THEN 'GRANT SELECT' ELSE 'REVOKE ALL' END,
+                     relation_list, direction, _idem_change_rights.role);
+    END IF;
+  EXCEPTION WHEN internal_error THEN
+    missed := true; -- "tuple concurrently updated": somebody has changed the same row of a catalog
+  END;
 
   -- GRANT goes by name: a schema that was renamed meanwhile has lent its name to other objects.
-  IF is_grant THEN
+  IF missed THEN
+    NULL;
+  ELSIF is_grant THEN
     missed := EXISTS (SELECT FROM unnest(functions) f WHERE has_function_privilege(role_oid, f, 'EXECUTE') IS NOT TRUE)
            OR EXISTS (SELECT FROM unnest(relations) r WHERE has_table_privilege(role_oid, r, 'SELECT') IS NOT TRUE);
   ELSE
