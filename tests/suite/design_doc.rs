@@ -26,6 +26,13 @@ fn document(c: &mut Client) -> Document {
     Document::read(&markdown_of(c))
 }
 
+/// Claims a key of an endpoint that is not registered any more.
+fn claim_unregistered(c: &mut Client, endpoint: &str, key: &str) {
+    c.execute("SELECT idem_protect($1, 'external')", &[&endpoint]).unwrap();
+    assert_eq!(c.claim("t", endpoint, key, b"").unwrap().outcome, "execute");
+    c.execute("SELECT idem_unprotect($1, force => true)", &[&endpoint]).unwrap();
+}
+
 /// Without the lines that say when, and with which versions.
 fn without_figures(markdown: &str) -> String {
     let lines = markdown.lines().filter(|l| !l.starts_with("- Generated at") && !l.starts_with("- Extension:"));
@@ -173,7 +180,7 @@ fn hostile_names_come_out_as_literal_text() {
     for name in HOSTILE {
         let sql = "SELECT idem_protect($1, effect => 'external', expected_writes_per_day => 1, notes => $1)";
         c.execute(sql, &[&name]).unwrap();
-        assert_eq!(c.claim("t", &format!("unregistered {name}"), "k", b"").unwrap().outcome, "execute");
+        claim_unregistered(&mut c, &format!("unregistered {name}"), "k");
     }
     let doc = document(&mut c);
     assert!(doc.foreign.is_empty(), "{:?}", doc.foreign);
@@ -233,15 +240,14 @@ fn without_preloading_the_sweep_is_for_cron_and_open_claims_still_show_what_is_n
     let db = Cluster::shared().database();
     let mut c = db.admin();
     c.batch_execute("SELECT idem_protect('POST /a', effect => 'external')").unwrap();
-    for endpoint in ["POST /a", "POST /b"] {
-        c.claim("t", endpoint, "k", b"").unwrap();
-    }
+    c.claim("t", "POST /a", "k", b"").unwrap();
+    claim_unregistered(&mut c, "POST /b", "k");
     let doc = document(&mut c);
     assert!(doc.row_of("storage", "sweep")[1].starts_with("by cron: SELECT public.idem_sweep();"));
     assert_eq!(doc.rows("not registered"), [["POST /b", "open claims"]]);
     c.batch_execute("SELECT idem_release('t', 'POST /b', 'k')").unwrap();
     for key in ["k", "l"] {
-        c.claim("t", "POST /c", key, b"").unwrap();
+        claim_unregistered(&mut c, "POST /c", key);
         c.complete("t", "POST /c", key, 200, b"").unwrap();
     }
     assert_eq!(document(&mut c).rows("not registered"), [["POST /c", "finished claims"]]);
@@ -399,7 +405,9 @@ fn the_example_in_the_documentation_is_what_the_function_returns() {
                              notes => 'The provider keeps its keys for 7 days.');
          SELECT idem_protect('POST /newsletter', key_required => false, notes => 'Old app versions send no key.');
          UPDATE idempotency_endpoints SET created_at = '2026-11-02 09:00Z';
-         SELECT outcome FROM idem_claim('acct_1', 'POST /refunds', 'r-1', '{}'::text)",
+         SELECT idem_protect('POST /refunds', 'external');
+         SELECT outcome FROM idem_claim('acct_1', 'POST /refunds', 'r-1', '{}'::text);
+         SELECT idem_unprotect('POST /refunds', force => true)",
     )
     .unwrap();
     let written: String = c.value("SELECT idem_design_doc()");
