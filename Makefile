@@ -121,16 +121,11 @@ bench: export PG_CONFIG := $(PG_CONFIG)
 bench: install
 	cargo bench --quiet $(TESTS)
 
-# What pgspot reads: the install script, in which bodies that are bound when they are made are strings, which it holds to
-# stricter rules. It does not read BEGIN ATOMIC.
-$(TARGET)/lint.sql: $(SCRIPT) Makefile
-	sed '/^BEGIN ATOMIC$$/,/^END;$$/ { s/^BEGIN ATOMIC$$/AS $$atomic$$/; s/^END;$$/$$atomic$$;/ }' $< > $@
-
-lint: check check-rust $(TARGET)/lint.sql target/lint-venv/.made
+lint: check check-rust $(SCRIPT) target/lint-venv/.made
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --tests -- -D warnings
 	cargo clippy $(TESTS) --all-targets -- -D warnings
-	target/lint-venv/bin/pgspot $(TARGET)/lint.sql
+	target/lint-venv/bin/python tools/pgspot $(SCRIPT)
 
 # What comes from package registries, made anew when its list changes.
 target/lint-venv/.made: tools/lint-requirements.txt

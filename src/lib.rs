@@ -19,6 +19,7 @@ mod audit;
 mod constraint;
 mod gate;
 mod guard;
+mod hold;
 mod ownership;
 mod patience;
 mod settings;
@@ -64,7 +65,9 @@ extension_sql_file!("../sql/health_rights.sql", name = "health_rights", requires
 extension_sql_file!("../sql/health_rules.sql", name = "health_rules", requires = ["health_rights"]);
 extension_sql_file!("../sql/health_care.sql", name = "health_care", requires = ["health_rules"]);
 extension_sql_file!("../sql/health.sql", name = "health", requires = ["health_care"]);
-extension_sql_file!("../sql/design_doc.sql", name = "design_doc", requires = ["health"]);
+extension_sql_file!("../sql/administration.sql", name = "administration", requires = ["health"]);
+extension_sql_file!("../sql/markdown.sql", name = "markdown", requires = ["administration"]);
+extension_sql_file!("../sql/design_doc.sql", name = "design_doc", requires = ["markdown"]);
 extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["design_doc"]);
 
 /// Runs once a process, when the library is loaded: by preloading, or by the first call.

@@ -91,10 +91,16 @@ impl Args {
         self.fcinfo
     }
 
+    /// The function that was called.
+    pub fn function(&self) -> pg_sys::Oid {
+        // SAFETY: fcinfo and its flinfo are valid for the length of the call.
+        unsafe { (*(*self.fcinfo).flinfo).fn_oid }
+    }
+
     /// The schema of the function that was called, which is the extension's.
     pub fn schema(&self) -> pg_sys::Oid {
-        // SAFETY: fcinfo and its flinfo are valid for the length of the call.
-        unsafe { pg_sys::get_func_namespace((*(*self.fcinfo).flinfo).fn_oid) }
+        // SAFETY: a catalog look-up.
+        unsafe { pg_sys::get_func_namespace(self.function()) }
     }
 
     fn get<T: FromDatum>(&self, n: usize) -> Option<T> {

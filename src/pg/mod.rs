@@ -8,6 +8,7 @@
 pub mod databases;
 pub mod encoding;
 pub mod entry;
+pub mod extension;
 pub mod locks;
 pub mod memory;
 pub mod placeholders;

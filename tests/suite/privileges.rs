@@ -96,11 +96,17 @@ fn an_operator_may_everything_but_own() {
     let all: Vec<String> = rights(&mut admin, "postgres")
         .into_iter()
         .filter(|r| !r.starts_with("idempotency_") && (r.ends_with("EXECUTE") || r.ends_with("SELECT")))
+        .filter(|r| !r.starts_with("_idem_"))
         .collect();
-    assert_eq!(rights(&mut admin, &role), all);
+    let has = rights(&mut admin, &role);
+    assert_eq!(has.iter().filter(|r| !r.starts_with("_idem_")).cloned().collect::<Vec<_>>(), all);
+    for internal in ["_idem_change_rights", "_idem_log", "_idem_hold", "_idem_registry"] {
+        assert!(!has.iter().any(|r| r.starts_with(internal)), "{internal}: {has:?}");
+    }
     let mut c = db.connect_as(&role);
     c.batch_execute(
-        "SELECT idem_protect('POST /x'); SELECT idem_sweep(); TABLE idem_keys; SELECT idem_unprotect('POST /x')",
+        "SELECT idem_protect('POST /x'); SELECT idem_sweep(); SELECT idem_unprotect('POST /x'); SELECT idem_design_doc();
+         TABLE idem_keys; TABLE idem_key_details; TABLE idem_stuck; TABLE idem_endpoint_summary; TABLE idem_metrics",
     )
     .unwrap();
     let other = db.role("other");
@@ -117,7 +123,9 @@ fn an_operator_may_everything_but_own() {
 fn revoking_takes_everything_back_from_open_sessions_too() {
     let db = Cluster::shared().database();
     let (role, mut admin) = (db.role("app"), db.admin());
+    admin.batch_execute("SELECT idem_protect('POST /x', 'external')").unwrap();
     for kind in ["application", "reconciler", "operator"] {
+        grant(&mut admin, &role, "backup");
         grant(&mut admin, &role, kind);
         let mut c = db.connect_as(&role);
         c.claim("t", "POST /x", kind, b"").unwrap();
@@ -133,6 +141,7 @@ fn revoking_takes_everything_back_from_open_sessions_too() {
 fn a_role_without_a_grant_works_through_one_that_has_it() {
     let db = Cluster::shared().database();
     let (group, member, mut admin) = (db.role("group"), db.role("member"), db.admin());
+    admin.batch_execute("SELECT idem_protect('POST /x', 'external')").unwrap();
     grant(&mut admin, &group, "application");
     admin.batch_execute(&format!("GRANT {group} TO {member}")).unwrap();
     assert_eq!(db.connect_as(&member).claim("t", "POST /x", "k", b"").unwrap().outcome, "execute");
@@ -142,6 +151,7 @@ fn a_role_without_a_grant_works_through_one_that_has_it() {
 fn role_and_schema_names_may_need_quotes() {
     let db = database_with_schema(Cluster::shared(), ODD_SCHEMA);
     let mut admin = db.admin();
+    admin.batch_execute("SELECT idem_protect('POST /x', 'external')").unwrap();
     // The name starts with that of the database, so that it is dropped with it.
     for odd in ["App \"1\"; --", "ünï.cøde", "SELECT", "it's"] {
         let role = format!("{}_{odd}", db.name());
@@ -173,7 +183,7 @@ fn unknown_roles_and_kinds_are_refused() {
         assert_explained(&mut c, &format!("SELECT idem_grant({name})"), "42704", "does not exist");
         assert_explained(&mut c, &format!("SELECT idem_revoke({name})"), "42704", "does not exist");
     }
-    for kind in ["'root'", "''", "'Application'", "NULL"] {
+    for kind in ["'root'", "''", "'Application'", "'monitor'", "NULL"] {
         assert_explained(&mut c, &format!("SELECT idem_grant('postgres', {kind})"), "22023", "kind must be");
     }
     assert_eq!(rights(&mut c, "pg_read_all_stats"), [""; 0]);
@@ -212,6 +222,89 @@ fn monitoring_may_read_every_view_but_those_with_every_key() {
         }
         assert_eq!(sqlstate(c.claim("t", "POST /x", "k", b"")), "42501");
     }
+}
+
+/// A `backup` reads the tables and nothing else; only the owner of the extension lets it.
+#[test]
+fn a_backup_may_read_the_tables_and_an_operator_cannot_let_it() {
+    let db = Cluster::shared().database();
+    let (role, operator, mut admin) = (db.role("backup"), db.role("op"), db.admin());
+    grant(&mut admin, &operator, "operator");
+    let mut c = db.connect_as(&operator);
+    for to in [&role, &operator] {
+        assert_explained(&mut c, &format!("SELECT idem_grant('{to}', 'backup')"), "42501", "only the owner");
+    }
+    assert_eq!(rights(&mut admin, &role), [""; 0]);
+    grant(&mut admin, &role, "backup");
+    assert_eq!(rights(&mut admin, &role), ["idempotency_endpoints: SELECT", "idempotency_keys: SELECT"]);
+    c.execute("SELECT idem_revoke($1::text::name)", &[&role]).unwrap();
+    assert_eq!(rights(&mut admin, &role), [""; 0]);
+}
+
+/// Also what was given without `idem_grant`; an owner keeps what he has.
+#[test]
+fn revoking_takes_back_what_grant_all_gave_but_not_what_an_owner_has() {
+    let db = Cluster::shared().database();
+    let (role, owner, mut admin) = (db.role("app"), db.role("owner"), db.admin());
+    admin
+        .batch_execute(&format!(
+            "GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}; GRANT ALL ON ALL FUNCTIONS IN SCHEMA public TO {role};
+             ALTER TABLE idempotency_keys OWNER TO {owner}; ALTER TABLE idempotency_endpoints OWNER TO {owner}"
+        ))
+        .unwrap();
+    let owned = rights(&mut admin, &owner);
+    assert!(rights(&mut admin, &role).len() > 20 && owned.len() == 14, "{owned:?}");
+    for of in [&role, &owner] {
+        admin.execute("SELECT idem_revoke($1::text::name)", &[of]).unwrap();
+    }
+    assert_eq!(rights(&mut admin, &role), [""; 0]);
+    assert_eq!(rights(&mut admin, &owner), owned);
+}
+
+/// `GRANT` in two sessions at once fails with an internal error where they change the same row of a catalog.
+#[test]
+fn grants_at_the_same_moment_wait_for_each_other() {
+    let db = Cluster::shared().database();
+    let roles: Vec<String> = (0..4).map(|n| db.role(&format!("r{n}"))).collect();
+    let mut clients: Vec<Client> = roles.iter().map(|_| db.admin()).collect();
+    harness::at_once(&mut clients, |n, c| {
+        for _ in 0..5 {
+            grant(c, &roles[n], "operator");
+            c.execute("SELECT idem_revoke($1::text::name)", &[&roles[n]]).unwrap();
+            grant(c, &roles[n], "application");
+        }
+    });
+    for role in roles {
+        assert_eq!(rights(&mut db.admin(), &role), APPLICATION);
+    }
+}
+
+/// The line that a call leaves in the log says who and what, and nothing of the statement.
+#[test]
+fn each_change_of_rights_is_logged_without_its_statement() {
+    let cluster = Cluster::start(&["log_statement = none", "log_min_error_statement = panic"]);
+    let db = cluster.database();
+    let mut admin = db.admin();
+    let (alice, odd) = (db.role("alice"), format!("{}_b\"o\nb", db.name()));
+    admin
+        .batch_execute(&format!("CREATE ROLE \"{}\"; ALTER ROLE {alice} SUPERUSER", odd.replace('"', "\"\"")))
+        .unwrap();
+    let before = cluster.log().len();
+    let mut c = db.connect_as(&alice);
+    c.batch_execute("SET ROLE postgres").unwrap();
+    let sql = "SELECT idem_grant($1::text::name, 'operator') /* a secret */";
+    c.execute(sql, &[&odd]).unwrap();
+    c.execute("SELECT idem_revoke($1::text::name) /* a secret */", &[&odd]).unwrap();
+    let log = cluster.log_since(before);
+    let printed = serde_json::Value::from(odd.as_str());
+    for line in [
+        format!("LOG:  idempotency_enforcer: role \"{alice}\" granted kind \"operator\" to role {printed}\n"),
+        format!("LOG:  idempotency_enforcer: role \"{alice}\" revoked all rights from role {printed}\n"),
+    ] {
+        assert!(log.contains(&line), "{line} is not in {log}");
+    }
+    assert_eq!(log.matches("idempotency_enforcer: role").count(), 2, "{log}");
+    assert!(!log.contains("secret") && !log.contains("STATEMENT") && !log.contains("CONTEXT"), "{log}");
 }
 
 /// What `idem_grant` gave is part of the schema it was given in, not of a role that is gone.

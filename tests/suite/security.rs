@@ -1,6 +1,7 @@
 //! Every way in that a caller could try.
 
 mod lookups;
+mod remaking;
 mod renaming;
 mod rights;
 mod secrets;

@@ -13,12 +13,21 @@ fn every_byte() -> Vec<u8> {
 
 /// Runs a client program against a database.
 fn run(db: &Database, program: &str, args: &[&str], file: &Path) {
+    try_run(db, "postgres", program, args, file).unwrap_or_else(|errors| panic!("{program}: {errors}"));
+}
+
+/// As a role; what it writes to standard error is an error.
+fn try_run(db: &Database, role: &str, program: &str, args: &[&str], file: &Path) -> Result<(), String> {
     let cluster = db.cluster();
     let mut command: Command = cluster.installation().client(program);
-    command.args(["-h", "127.0.0.1", "-U", "postgres", "-p"]).arg(cluster.port().to_string());
+    command.args(["-h", "127.0.0.1", "-U", role, "-p"]).arg(cluster.port().to_string());
     let output = command.args(args).arg(file).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && errors.is_empty(), "{program}: {}\n{errors}", output.status);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() && errors.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{}\n{errors}", output.status))
+    }
 }
 
 fn dump(db: &Database, directory: &Path, options: &[&str]) -> PathBuf {
@@ -163,4 +172,56 @@ fn rights_on_the_schema_from_before_the_extension_are_dumped() {
         let may_create = format!("SELECT has_schema_privilege('{role}', '{schema}', 'CREATE')");
         assert!(copy.admin().value::<bool>(&may_create), "{schema}");
     }
+}
+
+/// CASES 56
+#[test]
+fn a_database_owner_who_is_no_superuser_dumps_after_a_grant_of_backup() {
+    let cluster = Cluster::shared();
+    for schema in ["public", ODD_SCHEMA] {
+        let original = if schema == "public" { cluster.database() } else { database_with_schema(cluster, schema) };
+        let role = fill(&original);
+        let owner = original.role("owner");
+        original.admin().batch_execute(&format!("ALTER DATABASE {} OWNER TO {owner}", original.name())).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("dump");
+        let dump = || try_run(&original, &owner, "pg_dump", &["-d", original.name(), "-Fc", "-f"], &file);
+        let refused = dump().expect_err("no right on the tables");
+        // For a table, or for the schema where that is not open to all; each message has the table's name.
+        assert!(refused.contains("permission denied for") && refused.contains("idempotency_endpoints"), "{refused}");
+        original.admin().execute("SELECT idem_grant($1::text::name, 'backup')", &[&owner]).unwrap();
+        dump().unwrap();
+        let copy = cluster.empty_database("");
+        restore_custom(&copy, &file);
+        set_path(&copy, schema);
+        assert_eq!(stored(&copy), stored(&original));
+        assert_eq!(answers(&copy, &role), answers(&original, &role));
+        original.admin().execute("SELECT idem_revoke($1::text::name)", &[&owner]).unwrap();
+        assert!(dump().is_err());
+    }
+}
+
+/// CASES 77: the registry of the template conflicts with that of the dump. docs/operations.md says what to do.
+#[test]
+fn a_restore_over_a_template_with_registered_endpoints_fails_until_the_registry_is_emptied() {
+    let cluster = Cluster::shared();
+    let original = cluster.database();
+    let role = fill(&original);
+    let directory = tempfile::tempdir().unwrap();
+    let file = dump(&original, directory.path(), &["-Fc"]);
+    let template = cluster.database();
+    template.admin().batch_execute("SELECT idem_protect('POST /mail', 'external')").unwrap();
+
+    let copy = cluster.empty_database(&format!("TEMPLATE {}", template.name()));
+    let restore = || try_run(&copy, "postgres", "pg_restore", &["--exit-on-error", "-d", copy.name()], &file);
+    let conflict = restore().expect_err("POST /mail is there twice");
+    assert!(conflict.contains("idempotency_endpoints") && conflict.contains("duplicate key"), "{conflict}");
+    // Going on at an error leaves the registry of the template.
+    try_run(&copy, "postgres", "pg_restore", &["-d", copy.name()], &file).unwrap_err();
+    let registered = "SELECT string_agg(endpoint, ', ') FROM idempotency_endpoints";
+    assert_eq!(copy.admin().value::<String>(registered), "POST /mail");
+    copy.admin().batch_execute("TRUNCATE idempotency_endpoints, idempotency_keys").unwrap();
+    restore().unwrap();
+    assert_eq!(stored(&copy), stored(&original));
+    assert_eq!(answers(&copy, &role), answers(&original, &role));
 }
