@@ -25,7 +25,7 @@ pub const SERIALIZATION_FAILURE: &str = "40001";
 /// `22021`, character_not_in_repertoire.
 pub const CHARACTER_NOT_IN_REPERTOIRE: &str = "22021";
 /// `55000`, object_not_in_prerequisite_state.
-pub const NOT_INSTALLED: &str = "55000";
+pub const OBJECT_NOT_IN_PREREQUISITE_STATE: &str = "55000";
 
 /// Why a call is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Refusal {
 
     pub fn not_installed() -> Self {
         Refusal {
-            sqlstate: NOT_INSTALLED,
+            sqlstate: OBJECT_NOT_IN_PREREQUISITE_STATE,
             message: "the table idempotency_keys is missing from the extension's schema".into(),
             detail: "It belongs to the extension and was dropped or renamed.".into(),
             hint: "Install the extension anew: DROP EXTENSION, then CREATE EXTENSION idempotency_enforcer.".into(),
@@ -89,13 +89,25 @@ impl Refusal {
         }
     }
 
-    pub fn tenant_setting_overridden() -> Self {
+    /// A setting of the administrator's, under its full name.
+    pub fn setting_lost(setting: &str) -> Self {
         Refusal {
             sqlstate: INSUFFICIENT_PRIVILEGE,
-            message: "tenant_id cannot be checked: the session has tried to override idempotency_enforcer.tenant_setting"
-                .into(),
-            detail: "It set the setting before the library was loaded, so the administrator's value may be lost.".into(),
-            hint: "Connect without it. With idempotency_enforcer in shared_preload_libraries the attempt is refused at once."
+            message: format!("permission denied: the session has connected with a value of its own for {setting}"),
+            detail: "It came before the library was loaded, and the administrator's value is lost to this session.".into(),
+            hint: format!(
+                "Connect without {setting}. With idempotency_enforcer in shared_preload_libraries the attempt is refused \
+                 at once."
+            ),
+        }
+    }
+
+    pub fn not_preloaded() -> Self {
+        Refusal {
+            sqlstate: OBJECT_NOT_IN_PREREQUISITE_STATE,
+            message: "idempotency_enforcer must be loaded via shared_preload_libraries to count".into(),
+            detail: "The counters are in shared memory, which is reserved when the server starts.".into(),
+            hint: "Add idempotency_enforcer to shared_preload_libraries and restart. Everything else works without."
                 .into(),
         }
     }
