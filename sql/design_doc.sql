@@ -111,7 +111,7 @@ BEGIN
   -- Counting needs the library to be preloaded; asking loads it in any case, and with it the settings.
   BEGIN
     SELECT coalesce(array_agg(s.endpoint), '{}') INTO counted
-      FROM @extschema@.idem_stats s WHERE s.endpoint <> '(other endpoints)';
+      FROM @extschema@.idem_stats s WHERE s.kind = 'endpoint';
   EXCEPTION WHEN object_not_in_prerequisite_state THEN
     counted := NULL;
   END;

@@ -71,7 +71,7 @@ BEGIN
       OR EXISTS (SELECT FROM string_to_table(current_setting('idempotency_enforcer.databases'), ',') d(name)
                   WHERE trim(both '"' FROM trim(d.name)) = current_database()));
     SELECT to_timestamp(nullif(max(c.counters[14]), 0) / 1000000.0) INTO last_round
-      FROM @extschema@.idem_counters() c WHERE c.endpoint = '';
+      FROM @extschema@.idem_counters() c WHERE c.kind = 'database';
     -- A database's turn comes once an interval; a round of many databases may take as long again.
     overdue := visited AND clock_timestamp() - last_round > 3 * interval_now + interval '5 seconds';
     -- A visit that is under way is a slot of ours, and no reason for one to be missing.
@@ -134,13 +134,13 @@ BEGIN
     END IF;
 
     IF EXISTS (SELECT FROM @extschema@.idem_counters() c
-                WHERE convert_from(c.endpoint, 'UTF8') = '(other endpoints)') THEN
+                WHERE c.kind = 'database' AND c.counters[16] > 0) THEN
       severity := 'info';
-      finding := format('More than %s endpoints are in use: the others are counted together.',
-                        current_setting('idempotency_enforcer.max_tracked_endpoints'));
+      finding := format('Not all registered endpoints have counters of their own, with a max_tracked_endpoints of %s for '
+                        'all databases.', current_setting('idempotency_enforcer.max_tracked_endpoints'));
       remedy := format('ALTER SYSTEM SET idempotency_enforcer.max_tracked_endpoints = %s; -- then restart the server; '
                        'an endpoint is a template such as POST /orders/{id}/refund, without ids',
-                       least(2 * current_setting('idempotency_enforcer.max_tracked_endpoints')::integer, 1023));
+                       least(4 * current_setting('idempotency_enforcer.max_tracked_endpoints')::integer, 100000));
       RETURN NEXT;
     END IF;
   END IF;
@@ -324,17 +324,16 @@ BEGIN
 
   FOR found_row IN
     SELECT u.endpoint, bool_or(u.is_open) AS is_open
-      FROM (SELECT convert_from(c.endpoint, 'UTF8') AS endpoint, false AS is_open
+      FROM (SELECT c.endpoint, false AS is_open
               FROM @extschema@.idem_counters() c
-             WHERE preloaded AND c.counters[1] + c.counters[2] > 0
+             WHERE preloaded AND c.kind = 'endpoint' AND c.counters[1] + c.counters[2] > 0
              UNION ALL
             (SELECT k.endpoint, true FROM @extschema@.idempotency_keys k
               WHERE by_age AND k.open_since IS NOT NULL ORDER BY k.open_since LIMIT 1000)
              UNION ALL
             (SELECT k.endpoint, false FROM @extschema@.idempotency_keys k
               WHERE by_expiry ORDER BY k.expires_at DESC LIMIT 1000)) u
-     WHERE u.endpoint NOT IN ('', '(other endpoints)')
-       AND NOT EXISTS (SELECT FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = u.endpoint)
+     WHERE NOT EXISTS (SELECT FROM @extschema@.idempotency_endpoints e WHERE e.endpoint = u.endpoint)
      GROUP BY u.endpoint
      ORDER BY u.endpoint
      LIMIT 20

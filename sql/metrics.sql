@@ -5,7 +5,7 @@
 
 CREATE FUNCTION @extschema@.idem_is_preloaded()
 RETURNS boolean
-LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'idem_is_preloaded_wrapper';
+LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'idem_is_preloaded';
 
 COMMENT ON FUNCTION @extschema@.idem_is_preloaded() IS
   'Whether the library is in shared_preload_libraries, without which nothing is counted and no worker runs.';
@@ -68,7 +68,7 @@ COMMENT ON FUNCTION @extschema@.idem_count_open_claims() IS
 CREATE VIEW @extschema@.idem_metrics AS
 -- Without preloading idem_counters() would raise: this condition is decided before it is called.
 WITH counted AS (
-  SELECT pg_catalog.convert_from(c.endpoint, 'UTF8') AS endpoint, c.counters AS n
+  SELECT c.kind, c.endpoint, c.counters AS n
     FROM @extschema@.idem_counters() c
    WHERE @extschema@.idem_is_preloaded())
 SELECT 'idempotency_arrivals_total' AS name,
@@ -78,14 +78,14 @@ SELECT 'idempotency_arrivals_total' AS name,
  CROSS JOIN LATERAL (VALUES
        ('execute', c.n[1]), ('replay', c.n[2]), ('in_progress', c.n[3]), ('key_reused', c.n[4]),
        ('key_rejected', c.n[5]), ('unprotected', c.n[6])) m(outcome, value)
- WHERE c.endpoint OPERATOR(pg_catalog.<>) ''
+ WHERE c.kind OPERATOR(pg_catalog.<>) 'database'
 UNION ALL
 SELECT 'idempotency_results_total',
        pg_catalog.jsonb_build_object('endpoint', c.endpoint, 'result', m.result),
        m.value::double precision
   FROM counted c
  CROSS JOIN LATERAL (VALUES ('succeeded', c.n[7]), ('failed', c.n[8]), ('released', c.n[9])) m(result, value)
- WHERE c.endpoint OPERATOR(pg_catalog.<>) ''
+ WHERE c.kind OPERATOR(pg_catalog.<>) 'database'
 UNION ALL
 SELECT m.name,
        pg_catalog.jsonb_build_object('endpoint', c.endpoint),
@@ -93,7 +93,7 @@ SELECT m.name,
   FROM counted c
  CROSS JOIN LATERAL (VALUES
        ('idempotency_guard_refusals_total', c.n[10]), ('idempotency_swept_rows_total', c.n[11])) m(name, value)
- WHERE c.endpoint OPERATOR(pg_catalog.<>) ''
+ WHERE c.kind OPERATOR(pg_catalog.<>) 'database'
 UNION ALL
 -- There is no worker in recovery, so nothing to say of it; 0 where it has not been here yet.
 SELECT m.name, '{}', m.value
@@ -101,7 +101,7 @@ SELECT m.name, '{}', m.value
                coalesce(pg_catalog.max(c.n[14]), 0) OPERATOR(pg_catalog./) 1000000.0 AS ended,
                coalesce(pg_catalog.max(c.n[15]), 0) OPERATOR(pg_catalog./) 1000000.0 AS took
           FROM counted c
-         WHERE c.endpoint OPERATOR(pg_catalog.=) '') w
+         WHERE c.kind OPERATOR(pg_catalog.=) 'database') w
  CROSS JOIN LATERAL (VALUES
        ('idempotency_worker_rounds_total', w.rounds::double precision),
        ('idempotency_worker_last_round_timestamp_seconds', w.ended::double precision),

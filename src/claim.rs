@@ -88,8 +88,8 @@ fn claim(args: &Args, body_hash: Option<RequestHash>) -> Result<Answer, Refusal>
     let tables = Tables::open(args.schema())?;
     let endpoint = request.endpoint.clone();
     let arrival = arrive(&tables, request)?;
+    stats::count(&endpoint, arrival.counter(), || tables.is_registered(&endpoint));
     drop(tables);
-    stats::count(&endpoint, arrival.counter());
     Ok(Answer::Row(arrival.form()))
 }
 

@@ -82,7 +82,8 @@ fn finish(args: &Args, status: &'static str, body: Option<Cow<[u8]>>) -> Result<
     loop {
         if tables.finish(&outcome) {
             guard::closed(&scope);
-            stats::count(&scope.endpoint, if status == SUCCEEDED { Counter::Completed } else { Counter::Failed });
+            let counter = if status == SUCCEEDED { Counter::Completed } else { Counter::Failed };
+            stats::count(&scope.endpoint, counter, || tables.is_registered(&scope.endpoint));
             return Ok(Answer::Void);
         }
         let Some(found) = tables.obstacle(&outcome) else { return Err(missing(&tables, &scope)) };
@@ -116,7 +117,7 @@ fn release(args: &Args) -> Result<Answer, Refusal> {
     loop {
         if tables.release(&scope, attempt) {
             guard::closed(&scope);
-            stats::count(&scope.endpoint, Counter::Released);
+            stats::count(&scope.endpoint, Counter::Released, || tables.is_registered(&scope.endpoint));
             return Ok(Answer::Bool(true));
         }
         match tables.state(&scope, Mode::Read) {

@@ -60,7 +60,8 @@ fn refuse_open_claims() -> Result<(), Refusal> {
     let Ok(tables) = Tables::open(SCHEMA.get()) else { return Ok(()) };
     match left.iter().find(|scope| tables.is_left_open(scope)) {
         Some(scope) => {
-            stats::count(&scope.endpoint, Counter::GuardRefused);
+            // The guard holds for registered endpoints only.
+            stats::count(&scope.endpoint, Counter::GuardRefused, || true);
             Err(Refusal::left_open(scope, left.len()))
         }
         None => Ok(()),

@@ -167,6 +167,11 @@ impl Tables {
         })
     }
 
+    /// Whether the endpoint is registered.
+    pub fn is_registered(&self, endpoint: &str) -> bool {
+        self.endpoint(endpoint).is_some()
+    }
+
     /// Inserts the claim; `None` when the key is there already. Returns the end of its retention.
     pub fn insert(&self, claim: &NewClaim) -> Option<TimestampWithTimeZone> {
         self.first(Statement::Insert, &claim.args(), Mode::Write, |row| row.timestamptz(0)).flatten()

@@ -291,3 +291,23 @@ fn a_connection_that_brings_its_own_limits_is_refused_by_every_function() {
     let mut plain = connect(&role, "-c idempotency_enforcer.retry_after=9 -c app.tenant=t");
     assert_eq!(plain.claim("t", "POST /x", "k", b"").unwrap().outcome, "in_progress");
 }
+
+#[test]
+fn the_worker_and_sql_read_one_list_of_databases() {
+    let cluster = Cluster::start(&[
+        "shared_preload_libraries = 'idempotency_enforcer'",
+        "idempotency_enforcer.databases = ' shop,\"a, b\" , \"say \"\"hi\"\"\"'",
+    ]);
+    let db = cluster.database();
+    let mut c = db.admin();
+    let sql = "SELECT _idem_visits($1)";
+    for (name, expected) in [("shop", true), ("a, b", true), ("say \"hi\"", true), ("Shop", false), ("a", false)] {
+        assert_eq!(c.query_one(sql, &[&name]).unwrap().get::<_, Option<bool>>(0), Some(expected), "{name}");
+    }
+    assert_eq!(c.value::<Option<bool>>("SELECT _idem_visits(current_database())"), Some(false));
+    assert_eq!(c.value::<Option<bool>>("SELECT _idem_visits(NULL)"), None);
+    cluster.reload(&["idempotency_enforcer.databases = ''"]);
+    wait_until("all databases", || c.value("SELECT _idem_visits(current_database())"));
+    let elsewhere = Cluster::shared().database();
+    assert_eq!(elsewhere.admin().value::<Option<bool>>("SELECT _idem_visits('postgres')"), None);
+}
