@@ -46,7 +46,7 @@ pub fn define() {
     LOST.set(MUST_HOLD.into_iter().zip(presented).find(|of| was_dropped(*of)).map(|(name, _)| name));
 }
 
-/// The setting, by its full name, whose value from the administrator this session has lost by connecting with one of its
+/// The full name of a setting whose value from the administrator this session has lost, by connecting with one of its
 /// own: it may be wider now.
 pub fn lost() -> Option<&'static str> {
     LOST.get().and_then(|name| name.to_str().ok())
@@ -142,8 +142,8 @@ fn define_all() {
         &MAX_TRACKED_ENDPOINTS,
         1,
         100_000,
-        // PostgreSQL refuses to define a setting of the postmaster's once it runs. Then there is nothing to set either, but
-        // a line in postgresql.conf must not be a stranger to the sessions that load the library.
+        // PostgreSQL refuses to define a setting of the postmaster's once it runs. Then there is nothing to set either,
+        // but a line in postgresql.conf must not be a stranger to the sessions that load the library.
         if is_preloading() { GucContext::Postmaster } else { GucContext::Sighup },
         GucFlags::default(),
     );

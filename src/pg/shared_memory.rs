@@ -80,7 +80,7 @@ impl Drop for Held {
 }
 
 fn request() {
-    // SAFETY: called when PostgreSQL takes requests, which is in `_PG_init` on 14 and in the hook from 15 on.
+    // SAFETY: called when PostgreSQL takes requests: in `_PG_init` on 14, in the hook from 15 on.
     unsafe {
         pg_sys::RequestAddinShmemSpace(COUNT.load(Relaxed) * size_of::<AtomicU64>());
         pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), 1);
@@ -99,14 +99,14 @@ unsafe extern "C-unwind" fn on_request() {
 
 /// # Safety
 ///
-/// Called by the postmaster when it has made its shared memory: at its start, and again when it starts anew after a crash.
+/// Called by the postmaster when it has made its shared memory: at its start, and again after a crash.
 #[pg_guard]
 unsafe extern "C-unwind" fn on_startup() {
     call(&EARLIER_STARTUP);
     let size = COUNT.load(Relaxed) * size_of::<AtomicU64>();
     let mut found = false;
-    // SAFETY: as much was requested, so it is there, or PostgreSQL raises an ERROR, which ends the postmaster. The memory is
-    // aligned to cache lines. Only the postmaster comes here, so nobody uses the words while they are made zero.
+    // SAFETY: as much was requested, so it is there, or PostgreSQL raises an ERROR, which ends the postmaster. The
+    // memory is aligned to cache lines. Only the postmaster comes here, before it starts those who use the words.
     unsafe {
         let words = pg_sys::ShmemInitStruct(NAME.as_ptr(), size, &mut found).cast::<AtomicU64>();
         if !found {
@@ -119,7 +119,7 @@ unsafe extern "C-unwind" fn on_startup() {
 
 fn call(earlier: &OnceLock<Hook>) {
     if let Some(hook) = earlier.get().copied().flatten() {
-        // SAFETY: what was in the hook before us; the boundary turns its ERROR into a panic, which the guard turns back.
+        // SAFETY: what was in the hook before; the boundary turns its ERROR into a panic, which the guard turns back.
         unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| hook()) };
     }
 }

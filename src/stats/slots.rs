@@ -1,8 +1,8 @@
 //! The table of counters: a slot for each database, and slots for endpoints, in words of shared memory.
 //!
-//! Only atomics, so that backends read and count without locks; who gives out or frees a slot holds the lock of the table.
-//! A slot's generation tells those who remember it whether it is still theirs. An increment in the very instant in which
-//! the slot changes hands may be lost, or be counted for the new owner.
+//! Only atomics, so that backends read and count without locks; who gives out or frees a slot holds the lock of the
+//! table. A slot's generation tells those who remember it whether it is still theirs. An increment in the very instant
+//! in which the slot changes hands may be lost, or be counted for the new owner.
 
 use super::Counter;
 use std::collections::HashSet;
@@ -47,7 +47,7 @@ pub struct Slots<'a> {
     words: &'a [AtomicU64],
 }
 
-/// Where a database or an endpoint was found. Names are in the database's encoding; that of the database itself is empty.
+/// Where a database or an endpoint was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Of its first word.
@@ -73,6 +73,7 @@ impl<'a> Slots<'a> {
         (slot.generation() == place.generation).then_some(slot)
     }
 
+    /// The name of an endpoint is in the database's encoding; that of the database itself is empty.
     pub fn find(&self, database: u32, name: &[u8]) -> Option<Place> {
         let mut candidates = self.slots(if name.is_empty() { DATABASES } else { self.used() });
         candidates.find_map(|slot| {
@@ -83,7 +84,8 @@ impl<'a> Slots<'a> {
 
     /// Gives a free slot to the database or the endpoint. The caller holds the lock, and has not found it.
     ///
-    /// A database gets one more endpoint's slot only while it holds fewer than are still free: it cannot use up the others'.
+    /// A database gets one more endpoint's slot only while it holds fewer than are still free, so that it cannot use up
+    /// those of others.
     pub fn assign(&self, database: u32, name: &[u8]) -> Option<Place> {
         let is_free = |slot: &Slot| !slot.is_owned();
         if name.is_empty() {
@@ -184,7 +186,7 @@ impl Slot<'_> {
     }
 
     fn is_owned(&self) -> bool {
-        self.generation() % 2 == 1
+        is_of_owner(self.generation())
     }
 
     /// From free to owned or back.
@@ -195,7 +197,7 @@ impl Slot<'_> {
     /// What is read of an owned slot; `None` when it is free, or changes hands meanwhile.
     fn read<R>(&self, read: impl FnOnce() -> R) -> Option<R> {
         let before = self.generation();
-        if before % 2 == 0 {
+        if !is_of_owner(before) {
             return None;
         }
         let result = read();
@@ -243,6 +245,10 @@ impl Slot<'_> {
     fn counters(&self) -> Counters {
         std::array::from_fn(|i| self.words[COUNTERS + i].load(Relaxed))
     }
+}
+
+fn is_of_owner(generation: u64) -> bool {
+    generation % 2 == 1
 }
 
 /// Eight bytes a word, the last one filled up with zeros.

@@ -210,6 +210,24 @@ fn a_reset_makes_room_for_other_endpoints() {
     assert_eq!(counters(&mut c, OTHERS), counted([("in_progress", 1)]));
 }
 
+#[test]
+fn after_a_crash_the_counters_start_from_zero() {
+    let cluster = cluster(&[]);
+    let db = cluster.database();
+    let mut c = db.admin();
+    protect(&mut c, "POST /x");
+    claim_each(&mut c, ["POST /x"]);
+    let mut witness = db.admin();
+    cluster.kill(c.value("SELECT pg_backend_pid()"));
+    wait_until("the restart", || witness.execute("SELECT 1", &[]).is_err());
+    cluster.connect();
+    let mut c = db.admin();
+    assert!(tracked(&mut c).is_empty());
+    claim_each(&mut c, ["POST /x"]);
+    assert_eq!(counters(&mut c, "POST /x"), counted([("in_progress", 1)]));
+    wait_for_a_round(&mut c);
+}
+
 // CASES 45
 #[test]
 fn the_server_starts_with_a_small_stack() {
