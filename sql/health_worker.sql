@@ -138,17 +138,18 @@ BEGIN ATOMIC
          format('-- Its first round comes within %s. If it does not, see the server''s log.', 2 * w.every)
     FROM w WHERE w.visited AND w.trouble = 'none' AND w.last_round IS NULL
   UNION ALL
-  -- Endpoints that found no counters of their own.
-  SELECT 'info', format('More than %s endpoints are in use: the others are counted together.', s.setting),
+  -- Registered endpoints that found no counters of their own. One database alone gets at most half of them.
+  SELECT 'info', format('Not all registered endpoints have counters of their own: max_tracked_endpoints is %s, for all '
+                        'databases together.', s.setting),
          CASE WHEN s.setting::bigint < s.max_val::bigint
               THEN format('ALTER SYSTEM SET idempotency_enforcer.max_tracked_endpoints = %s; -- then restart the '
                           'server; an endpoint is a template such as POST /orders/{id}/refund, without ids',
-                          least(2 * s.setting::bigint, s.max_val::bigint))
+                          least(4 * s.setting::bigint, s.max_val::bigint))
               ELSE '-- An endpoint is a template such as POST /orders/{id}/refund, without ids: take them out of the '
                    'names.' END
     FROM pg_settings s
    WHERE s.name = 'idempotency_enforcer.max_tracked_endpoints'
-     AND EXISTS (SELECT FROM @extschema@._idem_counted() c WHERE c.kind = 'others')
+     AND EXISTS (SELECT FROM @extschema@._idem_counted() c WHERE c.kind = 'database' AND c.n[16] > 0)
   UNION ALL
   -- Anybody may use a mistyped endpoint.
   SELECT 'info',

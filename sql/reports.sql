@@ -48,28 +48,17 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', '_idem_tables_problem'
 COMMENT ON FUNCTION @extschema@._idem_tables_problem() IS
   'The error that using the tables raises; NULL when there is none. Never waits for a lock.';
 
-CREATE FUNCTION @extschema@.idem_is_preloaded()
-RETURNS boolean
-LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'idem_is_preloaded_wrapper';
-
-COMMENT ON FUNCTION @extschema@.idem_is_preloaded() IS
-  'Whether the library is in shared_preload_libraries, without which nothing is counted and no worker runs.';
-
 CREATE FUNCTION @extschema@._idem_counted(OUT kind text, OUT endpoint text, OUT n bigint[])
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-  SELECT CASE c.name WHEN '' THEN 'database' WHEN '(other endpoints)' THEN 'others' ELSE 'endpoint' END,
-         nullif(c.name, ''), c.counters
-    FROM (SELECT convert_from(i.endpoint, 'UTF8') AS name, i.counters
-            FROM @extschema@.idem_counters() i
-           -- Without preloading idem_counters() would raise: this condition is decided before it is called.
-           WHERE @extschema@.idem_is_preloaded()) c;
+  -- Without preloading idem_counters() would raise: this condition is decided before it is called.
+  SELECT c.kind, c.endpoint, c.counters FROM @extschema@.idem_counters() c WHERE @extschema@.idem_is_preloaded();
 END;
 
 COMMENT ON FUNCTION @extschema@._idem_counted() IS
-  'The counters of this database by kind (database, endpoint, others), in the order of idem_stats; no rows without preloading.';
+  'As idem_counters(); no rows without preloading.';
 
 -- Names as text that cannot break out of its place, whatever is in them.
 
@@ -174,12 +163,5 @@ END;
 
 COMMENT ON FUNCTION @extschema@._idem_named_relations() IS
   'The same with their names, for a statement and for people.';
-
-CREATE FUNCTION @extschema@._idem_visits(database text)
-RETURNS boolean
-LANGUAGE c STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', '_idem_visits';
-
-COMMENT ON FUNCTION @extschema@._idem_visits(text) IS
-  'Whether idempotency_enforcer.databases has the worker visit the database of this name.';
 
 SET LOCAL search_path = @extschema@, pg_temp;

@@ -15,6 +15,7 @@ CREATE TABLE @extschema@.idempotency_endpoints (
   CONSTRAINT endpoint_length CHECK (
     pg_catalog.octet_length(endpoint) OPERATOR(pg_catalog.>=) 1
     AND pg_catalog.octet_length(endpoint) OPERATOR(pg_catalog.<=) 255),
+  CONSTRAINT endpoint_not_reserved CHECK (endpoint OPERATOR(pg_catalog.<>) '(other endpoints)'),
   CONSTRAINT effect_known CHECK (effect OPERATOR(pg_catalog.=) ANY (ARRAY['transaction', 'external'])),
   CONSTRAINT retry_window_positive CHECK (retry_window OPERATOR(pg_catalog.>) '0'),
   -- The red line: a result must not be forgotten while its client still retries.

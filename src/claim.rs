@@ -85,8 +85,8 @@ fn claim(args: &Args, body: Option<&[u8]>) -> Result<Answer, Refusal> {
     let tables = Tables::open(args.schema())?;
     let endpoint = request.endpoint.clone();
     let arrival = arrive(&tables, request)?;
+    stats::count(&endpoint, arrival.counter(), || tables.is_registered(&endpoint));
     drop(tables);
-    stats::count(&endpoint, arrival.counter());
     Ok(Answer::Row(arrival.form()))
 }
 

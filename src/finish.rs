@@ -66,7 +66,7 @@ fn finish(args: &Args, status: Status, body: Body) -> Result<Answer, Refusal> {
         if tables.finish(&outcome) {
             guard::closed(&scope);
             let counter = if status == Status::Succeeded { Counter::Completed } else { Counter::Failed };
-            stats::count(&scope.endpoint, counter);
+            stats::count(&scope.endpoint, counter, || tables.is_registered(&scope.endpoint));
             return Ok(Answer::Bool(true));
         }
         let Some(found) = tables.obstacle(&outcome) else { return Err(ownership::missing(&tables, &scope)) };

@@ -72,7 +72,8 @@ fn refuse_open_claims() -> Result<(), Refusal> {
             Ok(None) => "gone".to_owned(),
             Err(why) => format!("not to be looked at: {}", why.message),
         };
-        stats::count(&scope.endpoint, Counter::GuardRefused);
+        // The guard holds for registered endpoints only.
+        stats::count(&scope.endpoint, Counter::GuardRefused, || true);
         return Err(Refusal::left_open(scope, &state, left.len()));
     }
     Ok(())

@@ -45,6 +45,7 @@ mod verdict;
 // PostgreSQL itself.
 mod pg;
 
+use pg::process;
 use pgrx::prelude::*;
 
 ::pgrx::pg_module_magic!(name, version);
@@ -79,7 +80,9 @@ pub extern "C-unwind" fn _PG_init() {
     }
     settings::define();
     guard::install();
-    if settings::is_preloading() {
+    // pg_upgrade starts the old server and the new one in binary-upgrade mode. Between its dump and its reset of the
+    // transaction ids nothing may be written, so no worker runs there, and nobody is there to count.
+    if settings::is_preloading() && !process::is_binary_upgrade() {
         stats::reserve();
         worker::register();
     }

@@ -34,6 +34,8 @@ pub const OBJECT_IN_USE: &str = "55006";
 pub const READ_ONLY_SQL_TRANSACTION: &str = "25006";
 /// `53200`, out_of_memory.
 pub const OUT_OF_MEMORY: &str = "53200";
+/// `55P03`, lock_not_available.
+pub const LOCK_NOT_AVAILABLE: &str = "55P03";
 /// `0A000`, feature_not_supported.
 pub const FEATURE_NOT_SUPPORTED: &str = "0A000";
 
@@ -178,7 +180,7 @@ impl Refusal {
 
     pub fn tables_locked(seconds: u64) -> Self {
         Refusal {
-            sqlstate: "55P03",
+            sqlstate: LOCK_NOT_AVAILABLE,
             message: "another session holds a lock on the tables of idempotency_enforcer".into(),
             detail: format!("They cannot be read beside it; {seconds} seconds were waited."),
             hint: "See idem_health(), which says who it is, and call again.".into(),
@@ -205,13 +207,25 @@ impl Refusal {
         }
     }
 
-    pub fn tenant_setting_overridden() -> Self {
+    /// A setting of the administrator's, under its full name.
+    pub fn setting_lost(setting: &str) -> Self {
         Refusal {
             sqlstate: INSUFFICIENT_PRIVILEGE,
-            message: "tenant_id cannot be checked: the session has tried to override idempotency_enforcer.tenant_setting"
-                .into(),
-            detail: "It set the setting before the library was loaded, so the administrator's value may be lost.".into(),
-            hint: "Connect without it. With idempotency_enforcer in shared_preload_libraries the attempt is refused at once."
+            message: format!("permission denied: the session has connected with a value of its own for {setting}"),
+            detail: "It came before the library was loaded, and the administrator's value is lost to this session.".into(),
+            hint: format!(
+                "Connect without {setting}. With idempotency_enforcer in shared_preload_libraries the attempt is refused \
+                 at once."
+            ),
+        }
+    }
+
+    pub fn not_preloaded() -> Self {
+        Refusal {
+            sqlstate: NOT_IN_PREREQUISITE_STATE,
+            message: "idempotency_enforcer must be loaded via shared_preload_libraries to count".into(),
+            detail: "The counters are in shared memory, which is reserved when the server starts.".into(),
+            hint: "Add idempotency_enforcer to shared_preload_libraries and restart. Everything else works without."
                 .into(),
         }
     }

@@ -25,7 +25,7 @@ fn release(args: &Args) -> Result<Answer, Refusal> {
     let tables = Tables::open_for_writing(args.schema(), &scope)?;
     for _ in 0..MOST_REPETITIONS {
         if give_up(&tables, &scope, attempt, own) {
-            stats::count(&scope.endpoint, Counter::Released);
+            stats::count(&scope.endpoint, Counter::Released, || tables.is_registered(&scope.endpoint));
             drop(tables);
             if audit::is_operator(args.schema()) {
                 audit::log(&format!("released the claim {scope} at attempt {attempt}"));

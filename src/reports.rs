@@ -9,7 +9,6 @@ use crate::pg::rows::Rows;
 use crate::pg::subtransaction;
 use crate::pg::value::Value;
 use crate::refusal::Refusal;
-use crate::settings;
 use crate::tables::{self, Tables};
 use pgrx::pg_sys;
 
@@ -18,7 +17,6 @@ sql_function!("_idem_sweep_lag" => sweep_lag);
 sql_function!("_idem_registry" => registry);
 sql_function!("_idem_unregistered_in_use" => unregistered_in_use);
 sql_function!("_idem_tables_problem" => tables_problem);
-sql_function!("_idem_visits" => visits);
 
 fn open_claims(args: &Args) -> Result<Answer, Refusal> {
     rows_of(args, |tables, rows| {
@@ -60,11 +58,6 @@ fn sweep_lag(args: &Args) -> Result<Answer, Refusal> {
 fn tables_problem(args: &Args) -> Result<Answer, Refusal> {
     let problem = try_to_read(args.schema(), Tables::plan_to_read).err().flatten();
     Ok(Answer::Value(Value::optional(problem.as_deref(), Value::text)))
-}
-
-/// Whether the worker visits the database of this name.
-fn visits(args: &Args) -> Result<Answer, Refusal> {
-    Ok(Answer::Bool(args.text(0, 63).is_ok_and(|name| name.is_some_and(|name| settings::is_swept(&name)))))
 }
 
 fn rows_of(args: &Args, report: impl Fn(&Tables, &Rows)) -> Result<Answer, Refusal> {

@@ -9,7 +9,6 @@ use std::ffi::{CStr, CString};
 use std::time::Duration;
 
 use crate::pg::{encoding, placeholders};
-use crate::stats::MOST_ENDPOINTS;
 
 static MAX_BODY_BYTES: GucSetting<i32> = GucSetting::<i32>::new(65_536);
 static REQUIRE_REGISTRATION: GucSetting<bool> = GucSetting::<bool>::new(true);
@@ -19,29 +18,38 @@ static SWEEP_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(60);
 static SWEEP_BATCH_SIZE: GucSetting<i32> = GucSetting::<i32>::new(5_000);
 static STUCK_LOG_LIMIT: GucSetting<i32> = GucSetting::<i32>::new(20);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
-static MAX_TRACKED_ENDPOINTS: GucSetting<i32> = GucSetting::<i32>::new(500);
+static MAX_TRACKED_ENDPOINTS: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static DOCS_URL: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
 const PREFIX: &CStr = c"idempotency_enforcer";
 
-thread_local! {
-    static TENANT_SETTING_OVERRIDDEN: Cell<bool> = const { Cell::new(false) };
-}
+/// The settings that bound what a session may do: what the administrator has set must hold in every session.
+const MUST_HOLD: [&CStr; 3] = [
+    c"idempotency_enforcer.require_registration",
+    c"idempotency_enforcer.max_body_bytes",
+    c"idempotency_enforcer.tenant_setting",
+];
 
-const TENANT_SETTING_NAME: &CStr = c"idempotency_enforcer.tenant_setting";
+thread_local! {
+    static LOST: Cell<Option<&'static CStr>> = const { Cell::new(None) };
+}
 
 /// Defines the settings and reserves their prefix. Called once, from `_PG_init`.
 ///
-/// Before the library is loaded, its settings are placeholders that every session may set. PostgreSQL then drops what the
-/// session had no right to set; but what came with the connection has outranked the administrator's value, which is lost.
+/// Before the library is loaded, its settings are placeholders that every session may set. When they are defined,
+/// PostgreSQL drops what the session had no right to set. What was dropped of a SET gives way to the administrator's
+/// value; but a value that came with the connection has outranked that one, which is lost.
 pub fn define() {
-    TENANT_SETTING_OVERRIDDEN.set(placeholders::came_with_the_connection(TENANT_SETTING_NAME));
+    let presented = MUST_HOLD.map(placeholders::came_with_the_connection);
     define_all();
+    let was_dropped = |(name, presented)| presented && !placeholders::came_with_the_connection(name);
+    LOST.set(MUST_HOLD.into_iter().zip(presented).find(|of| was_dropped(*of)).map(|(name, _)| name));
 }
 
-/// Whether this session has connected with a `tenant_setting` of its own: it cannot be trusted to be the administrator's.
-pub fn tenant_setting_is_overridden() -> bool {
-    TENANT_SETTING_OVERRIDDEN.get()
+/// The full name of a setting whose value from the administrator this session has lost, by connecting with one of its
+/// own: it may be wider now.
+pub fn lost() -> Option<&'static str> {
+    LOST.get().and_then(|name| name.to_str().ok())
 }
 
 fn define_all() {
@@ -74,7 +82,7 @@ fn define_all() {
         GucFlags::UNIT_S,
     );
     GucRegistry::define_string_guc(
-        TENANT_SETTING_NAME,
+        c"idempotency_enforcer.tenant_setting",
         c"Name of the session setting that holds the current tenant.",
         c"When set, application functions refuse every other tenant_id.",
         &TENANT_SETTING,
@@ -105,7 +113,7 @@ fn define_all() {
         c"A batch holds its locks until it is committed.",
         &SWEEP_BATCH_SIZE,
         1,
-        1_000_000,
+        100_000,
         GucContext::Sighup,
         GucFlags::default(),
     );
@@ -127,19 +135,18 @@ fn define_all() {
         GucContext::Sighup,
         GucFlags::default(),
     );
-    // PostgreSQL refuses to define a setting of the postmaster's once it runs.
-    if is_preloading() {
-        GucRegistry::define_int_guc(
-            c"idempotency_enforcer.max_tracked_endpoints",
-            c"Endpoints that are counted one by one in idem_stats, over all databases.",
-            c"The others are counted together.",
-            &MAX_TRACKED_ENDPOINTS,
-            1,
-            MOST_ENDPOINTS as i32,
-            GucContext::Postmaster,
-            GucFlags::default(),
-        );
-    }
+    GucRegistry::define_int_guc(
+        c"idempotency_enforcer.max_tracked_endpoints",
+        c"Registered endpoints that are counted one by one in idem_stats, over all databases.",
+        c"The others are counted together. Has no effect unless the library is preloaded.",
+        &MAX_TRACKED_ENDPOINTS,
+        1,
+        100_000,
+        // PostgreSQL refuses to define a setting of the postmaster's once it runs. Then there is nothing to set either,
+        // but a line in postgresql.conf must not be a stranger to the sessions that load the library.
+        if is_preloading() { GucContext::Postmaster } else { GucContext::Sighup },
+        GucFlags::default(),
+    );
     // SAFETY: the prefix is NUL-terminated and static.
     #[cfg(feature = "pg14")]
     unsafe {
@@ -204,14 +211,14 @@ fn unquote(name: &str) -> String {
     }
 }
 
-/// Endpoints that get counters of their own.
-pub fn max_tracked_endpoints() -> usize {
-    usize::try_from(MAX_TRACKED_ENDPOINTS.get()).unwrap_or(0)
-}
-
-/// Whether claims of endpoints that are not registered are refused.
+/// Whether a claim of an endpoint that is not registered is refused.
 pub fn require_registration() -> bool {
     REQUIRE_REGISTRATION.get()
+}
+
+/// Endpoints that get counters of their own, over all databases.
+pub fn max_tracked_endpoints() -> usize {
+    usize::try_from(MAX_TRACKED_ENDPOINTS.get()).unwrap_or(0)
 }
 
 /// Largest response body to store, in bytes.

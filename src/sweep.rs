@@ -34,7 +34,7 @@ pub struct Batch {
 pub fn batch(tables: &Tables, max_rows: i32, from: Option<TimestampWithTimeZone>) -> Batch {
     let swept = tables.sweep(max_rows, from);
     for of in &swept {
-        stats::add(&of.endpoint, Counter::Swept, of.rows as u64);
+        stats::add(&of.endpoint, Counter::Swept, of.rows as u64, || tables.is_registered(&of.endpoint));
     }
     Batch {
         rows: swept.iter().map(|of| of.rows).sum(),

@@ -231,6 +231,11 @@ impl Tables {
         })
     }
 
+    /// Whether the endpoint is registered.
+    pub fn is_registered(&self, endpoint: &str) -> bool {
+        self.endpoint(endpoint).is_some()
+    }
+
     /// Inserts the claim; `None` when the key is there already.
     pub fn insert(&self, claim: &NewClaim) -> Option<Claimed> {
         self.first(Statement::Insert, &claim.args(), Mode::Write, claimed).flatten()

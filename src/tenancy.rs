@@ -3,12 +3,13 @@
 use crate::pg::{encoding, placeholders};
 use crate::{refusal::Refusal, settings};
 
-/// Refuses (`42501`) a tenant other than the session's, when `idempotency_enforcer.tenant_setting` is set.
+/// Refuses (`42501`) a tenant other than the session's, when `idempotency_enforcer.tenant_setting` is set, and any tenant in
+/// a session in which a setting of the administrator's is not to be trusted.
 ///
 /// An unset or empty session setting is nobody's tenant: after `SET LOCAL` a custom setting reads as empty.
 pub fn check(tenant: &str) -> Result<(), Refusal> {
-    if settings::tenant_setting_is_overridden() {
-        return Err(Refusal::tenant_setting_overridden());
+    if let Some(setting) = settings::lost() {
+        return Err(Refusal::setting_lost(setting));
     }
     let Some(setting) = settings::tenant_setting() else { return Ok(()) };
     match placeholders::current_value(&setting) {

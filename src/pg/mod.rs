@@ -2,7 +2,7 @@
 //!
 //! pgrx gives the bindings, the guard that turns an ERROR into an unwinding and back, and the datum
 //! conversions. What it does not give, and what this extension needs, is here: SQLSTATEs of our own,
-//! kept plans with a chosen snapshot, the owner switch, advisory locks in a class of their own, text in the
+//! kept plans with a chosen snapshot, shared memory made in place, the owner switch, advisory locks in a class of their own, text in the
 //! database's encoding, and transaction callbacks that are registered once.
 
 pub mod databases;
@@ -18,6 +18,7 @@ pub mod reserve;
 pub mod rights;
 pub mod row;
 pub mod rows;
+pub mod shared_memory;
 pub mod spi;
 pub mod subtransaction;
 pub mod tell;

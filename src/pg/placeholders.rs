@@ -13,15 +13,13 @@ pub fn current_value(name: &CStr) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether the setting has come with the connection (`options`, `PGOPTIONS`) of a role that is no superuser.
+/// Whether the setting has the value that came with the connection (`options`, `PGOPTIONS`, the startup packet), which
+/// outranks what the administrator has set in a file, for the database, or for the role.
 pub fn came_with_the_connection(name: &CStr) -> bool {
     all().iter().any(|setting| {
         // SAFETY: PostgreSQL's table of settings holds valid records with NUL-terminated names.
         let (setting, this) = unsafe { (&**setting, CStr::from_ptr((**setting).name)) };
-        this.to_bytes().eq_ignore_ascii_case(name.to_bytes())
-            && setting.reset_source == pg_sys::GucSource::PGC_S_CLIENT
-            && setting.reset_scontext != pg_sys::GucContext::PGC_SU_BACKEND
-            && setting.reset_scontext != pg_sys::GucContext::PGC_SUSET
+        this.to_bytes().eq_ignore_ascii_case(name.to_bytes()) && setting.reset_source == pg_sys::GucSource::PGC_S_CLIENT
     })
 }
 

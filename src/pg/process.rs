@@ -115,6 +115,12 @@ pub fn exit(code: i32) -> ! {
     unreachable!()
 }
 
+/// Whether the server was started by pg_upgrade (`-b`).
+pub fn is_binary_upgrade() -> bool {
+    // SAFETY: a per-process flag, set from the command line before any library is loaded.
+    unsafe { pg_sys::IsBinaryUpgrade }
+}
+
 /// The database that the process is connected to.
 pub fn own_database() -> pg_sys::Oid {
     // SAFETY: a per-process value that is fixed when the backend connects.

@@ -64,6 +64,10 @@ impl Value {
         Value(n.into_datum())
     }
 
+    pub fn bigints(all: impl Iterator<Item = i64>) -> Self {
+        Value(all.collect::<Vec<i64>>().into_datum())
+    }
+
     pub fn bool(b: bool) -> Self {
         Value(b.into_datum())
     }

@@ -1,41 +1,46 @@
-//! The counters as SQL sees them; declared in `sql/stats.sql`.
+//! The counters as SQL sees them; declared in `sql/stats.sql` and `sql/metrics.sql`.
 
-use super::Counted;
-use crate::stats;
-use pgrx::prelude::*;
+use super::{Counted, OTHER_ENDPOINTS};
+use crate::pg::entry::{sql_function, Answer, Args};
+use crate::pg::rows::Rows;
+use crate::pg::value::Value;
+use crate::refusal::Refusal;
+use crate::{settings, stats};
 
-/// One row an endpoint of the current database: its name in UTF-8 and its counters in the order of [`stats::Counter`].
-///
-/// Raises `55000` when the library is not preloaded.
-#[pg_extern(sql = false)]
-fn idem_counters() -> TableIterator<'static, (name!(endpoint, Vec<u8>), name!(counters, Vec<i64>))> {
-    require_preloading();
-    let to_sql = |counted: Counted| (counted.endpoint.into_bytes(), counted.counters.map(|n| n as i64).to_vec());
-    TableIterator::new(stats::of_this_database().into_iter().map(to_sql))
-}
+sql_function!("idem_counters" => counters);
+sql_function!("idem_stats_reset" => reset);
+sql_function!("idem_is_preloaded" => is_preloaded);
+sql_function!("_idem_visits" => visits);
 
-/// Sets the counters of the current database to zero. Raises `55000` when the library is not preloaded.
-#[pg_extern(sql = false)]
-fn idem_stats_reset() {
-    require_preloading();
-    stats::reset_this_database();
-}
-
-/// Whether the library is preloaded, and so whether anything is counted.
-#[pg_extern(sql = false)]
-fn idem_is_preloaded() -> bool {
-    stats::is_available()
-}
-
-fn require_preloading() {
-    if !stats::is_available() {
-        pg_sys::panic::ErrorReport::new(
-            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-            "idempotency_enforcer must be loaded via shared_preload_libraries to count",
-            "idempotency_enforcer",
-        )
-        .set_detail("The counters are in shared memory, which is reserved when the server starts.")
-        .set_hint("Add idempotency_enforcer to shared_preload_libraries and restart. Everything else works without.")
-        .report(PgLogLevel::ERROR);
+/// The counters of a row are in the order of [`stats::Counter`].
+fn counters(args: &Args) -> Result<Answer, Refusal> {
+    let all = stats::of_this_database().ok_or_else(Refusal::not_preloaded)?;
+    let rows = Rows::begin(args)?;
+    for counted in all {
+        let (kind, endpoint, counters) = match &counted {
+            Counted::Database(counters) => ("database", Value::NULL, counters),
+            Counted::Endpoint(name, counters) => ("endpoint", Value::payload(name), counters),
+            Counted::Others(counters) => ("others", Value::text(OTHER_ENDPOINTS), counters),
+        };
+        rows.put([Value::text(kind), endpoint, Value::bigints(counters.iter().map(|n| *n as i64))]);
     }
+    Ok(Answer::Rows)
+}
+
+fn reset(_: &Args) -> Result<Answer, Refusal> {
+    match stats::reset_this_database() {
+        true => Ok(Answer::Void),
+        false => Err(Refusal::not_preloaded()),
+    }
+}
+
+fn is_preloaded(_: &Args) -> Result<Answer, Refusal> {
+    Ok(Answer::Bool(stats::is_available()))
+}
+
+/// Compares bytes, as the launcher does: names of databases have no encoding.
+fn visits(args: &Args) -> Result<Answer, Refusal> {
+    let database = args.bytes(0).filter(|_| stats::is_available());
+    let visits = database.map(|name| settings::is_swept(&String::from_utf8_lossy(name)));
+    Ok(Answer::Value(Value::optional(visits, Value::bool)))
 }

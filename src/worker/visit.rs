@@ -117,7 +117,7 @@ fn with_tables<R>(schema: pg_sys::Oid, work: impl FnOnce(&Tables) -> R) -> Optio
 fn report_stuck(tables: &Tables, database: &str) {
     let by_endpoint = tables.count_stuck();
     for (endpoint, n) in &by_endpoint {
-        stats::add(endpoint, Counter::StuckSeen, *n as u64);
+        stats::add(endpoint, Counter::StuckSeen, *n as u64, || tables.is_registered(endpoint));
     }
     let total: i64 = by_endpoint.iter().map(|(_, n)| n).sum();
     if total == 0 {

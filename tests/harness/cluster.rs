@@ -152,15 +152,30 @@ impl Cluster {
     }
 
     fn pg_ctl(&self, action: &str) -> Command {
-        let mut command = self.installation.server("pg_ctl");
+        self.pg_ctl_by(self.installation.server("pg_ctl"), action)
+    }
+
+    fn pg_ctl_by(&self, mut command: Command, action: &str) -> Command {
         command.arg(action).arg("-D").arg(self.data()).args(["-w", "-t", "60"]);
         command
     }
 
     /// Starts the server after it was stopped or created.
     pub fn start_again(&self) {
+        self.start_by(self.pg_ctl("start"));
+    }
+
+    /// As [`Cluster::start_again`], under a limit that is the argument of the shell's `ulimit`.
+    pub fn start_again_under(&self, limit: &str) {
+        let mut shell = self.installation.as_server_user("sh");
+        shell
+            .args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")])
+            .arg(self.installation.bindir().join("pg_ctl"));
+        self.start_by(self.pg_ctl_by(shell, "start"));
+    }
+
+    fn start_by(&self, mut command: Command) {
         let log = self.root.join("log");
-        let mut command = self.pg_ctl("start");
         command.arg("-l").arg(&log).stdin(std::process::Stdio::null());
         // pg_ctl leaves the server with its own output: a pipe would stay open as long as the server runs.
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());

@@ -271,7 +271,9 @@ fn when_preloaded_the_worker_sweeps_and_the_counters_show_what_is_not_registered
     // Refused for the tenant, but not before the session has loaded the settings.
     c.claim("t", "POST /b", "k", b"").unwrap_err();
     c.batch_execute("SET idempotency_enforcer.tenant_setting = ''").unwrap();
+    c.batch_execute("SELECT idem_protect('POST /b')").unwrap();
     c.claim("t", "POST /b", "", b"").unwrap();
+    c.batch_execute("SELECT idem_unprotect('POST /b')").unwrap();
     let doc = document(&mut db.admin());
     assert_eq!(
         doc.row_of("storage", "sweep")[1],

@@ -17,7 +17,9 @@ pub const ODD_SCHEMA: &str = "Pläne 1.b; DROP TABLE";
 /// A role with what `idem_grant` gives to an application and nothing else.
 pub fn application(db: &Database) -> String {
     let role = db.role("app");
-    db.admin().execute("SELECT idem_grant($1::text::name)", &[&role]).unwrap();
+    let mut admin = db.admin();
+    admin.execute("SELECT idem_grant($1::text::name)", &[&role]).unwrap();
+    admin.batch_execute("SELECT idem_protect('POST /round', 'external'), idem_protect('POST /x', 'external')").unwrap();
     role
 }
 

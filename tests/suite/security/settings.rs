@@ -3,7 +3,7 @@
 use super::{application, sqlstate, whole_round};
 use harness::{wait_until, Calls, Cluster};
 use postgres::error::SqlState;
-use postgres::Client;
+use postgres::{Client, NoTls};
 use std::collections::BTreeSet;
 
 /// Settings that any role may change and that a statement of ours might react to.
@@ -181,7 +181,7 @@ fn a_wait_that_is_cancelled_gives_the_role_back() {
         let waiting =
             format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event_type = 'Extension'");
         wait_until("the waiting claim", || admin.value::<i64>(&waiting) == 1);
-        cancel.cancel_query(postgres::NoTls).unwrap();
+        cancel.cancel_query(NoTls).unwrap();
         thread.join().unwrap()
     });
     assert_eq!(canceller, (Some(SqlState::QUERY_CANCELED), role));
@@ -198,13 +198,116 @@ fn a_session_cannot_preset_what_is_for_the_administrator() {
     let mut c = db.connect_as(&role);
     c.batch_execute(
         "SET idempotency_enforcer.tenant_setting = ''; SET idempotency_enforcer.max_body_bytes = '100MB';
-         SET app.tenant = 'mine'",
+         SET idempotency_enforcer.require_registration = off; SET app.tenant = 'mine'",
     )
     .unwrap();
     assert_eq!(sqlstate(c.claim("theirs", "POST /x", "k", b"")), "42501");
     assert_eq!(c.claim("mine", "POST /x", "k", b"").unwrap().outcome, "execute");
     assert_eq!(sqlstate(c.complete("mine", "POST /x", "k", 200, &[b'x'; 65_537])), "ID005");
-    assert_eq!(sqlstate(c.batch_execute("SET idempotency_enforcer.tenant_setting = ''")), "42501");
-    assert_eq!(sqlstate(c.batch_execute("SET idempotency_enforcer.max_body_bytes = 1")), "42501");
+    assert_eq!(c.value::<String>("SHOW idempotency_enforcer.require_registration"), "on");
+    for setting in ["tenant_setting = ''", "max_body_bytes = 1", "require_registration = off"] {
+        assert_eq!(sqlstate(c.batch_execute(&format!("SET idempotency_enforcer.{setting}"))), "42501");
+    }
     assert_eq!(sqlstate(c.batch_execute("SET session_replication_role = replica")), "42501");
+}
+
+/// Every setting, with a value that is not its default.
+const OURS: &[(&str, &str)] = &[
+    ("databases", "shop, \"a, b\""),
+    ("docs_url", "https://example.com/keys"),
+    ("max_body_bytes", "1000"),
+    ("max_tracked_endpoints", "7"),
+    ("require_registration", "off"),
+    ("retry_after", "3"),
+    ("stuck_log_limit", "5"),
+    ("sweep_batch_size", "100000"),
+    ("sweep_interval", "30"),
+    ("tenant_setting", "app.tenant"),
+];
+
+/// A server whose administrator has set all of them in postgresql.conf, where the library is not preloaded.
+fn all_set() -> Cluster {
+    let lines: Vec<String> =
+        OURS.iter().map(|(name, value)| format!("idempotency_enforcer.{name} = '{value}'")).collect();
+    Cluster::start(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+// CASES 65
+#[test]
+fn settings_of_a_library_that_is_not_preloaded_are_no_strangers_to_any_session() {
+    let cluster = all_set();
+    let db = cluster.database();
+    let (mut c, notices) = db.admin_with_notices();
+    c.batch_execute("LOAD 'idempotency_enforcer'").unwrap();
+    c.batch_execute("SET app.tenant = 't'").unwrap();
+    assert_eq!(c.claim("t", "POST /x", "k", b"").unwrap().outcome, "execute");
+    let sql =
+        "SELECT substr(name, 22), setting FROM pg_settings WHERE name LIKE 'idempotency\\_enforcer.%' ORDER BY name";
+    let rows = c.query(sql, &[]).unwrap();
+    let found: Vec<(&str, &str)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(found, OURS);
+    // Also not when the file is read again, and by a role that has no rights.
+    cluster.reload(&["idempotency_enforcer.max_tracked_endpoints = 8", "idempotency_enforcer.max_body_bytes = 2000"]);
+    wait_until("the reload", || c.value::<String>("SHOW idempotency_enforcer.max_body_bytes") == "2000B");
+    let mut plain = db.connect_as(&application(&db));
+    plain.batch_execute("SET app.tenant = 't'").unwrap();
+    assert_eq!(plain.claim("t", "POST /x", "k", b"").unwrap().outcome, "in_progress");
+    assert_eq!(notices.try_iter().map(|n| n.message().to_owned()).collect::<Vec<_>>(), Vec::<String>::new());
+    assert!(!cluster.log().contains("WARNING"), "{}", cluster.log());
+}
+
+// CASES 65
+#[test]
+fn a_connection_that_brings_its_own_limits_is_refused_by_every_function() {
+    let cluster = all_set();
+    let db = cluster.database();
+    let role = application(&db);
+    let connect = |role: &str, options: &str| cluster.config(db.name(), role).options(options).connect(NoTls).unwrap();
+    for (name, value) in [
+        ("max_body_bytes", "100MB"),
+        ("max_body_bytes", "1"),
+        ("require_registration", "off"),
+        ("require_registration", "on"),
+        ("tenant_setting", ""),
+    ] {
+        let mut c = connect(&role, &format!("-c idempotency_enforcer.{name}={value} -c app.tenant=t"));
+        for call in [
+            "idem_claim('t', 'POST /x', 'k', ''::text)",
+            "idem_complete('t', 'POST /x', 'k', 200, ''::text)",
+            "idem_fail('t', 'POST /x', 'k', 500, ''::text)",
+            "idem_release('t', 'POST /x', 'k')",
+            "idem_checkpoint('t', 'POST /x', 'k', 'p')",
+        ] {
+            let error = c.batch_execute(&format!("SELECT {call}")).unwrap_err();
+            let error = error.as_db_error().expect("an error of the server");
+            assert_eq!(error.code().code(), "42501", "{name}: {call}: {error}");
+            assert!(error.message().contains(&format!("idempotency_enforcer.{name}")), "{call}: {error}");
+        }
+    }
+    // What the administrator does himself stands, as does what is anybody's.
+    let mut admin = connect("postgres", "-c idempotency_enforcer.max_body_bytes=2 -c app.tenant=t");
+    assert_eq!(admin.claim("t", "POST /x", "k", b"").unwrap().outcome, "execute");
+    assert_eq!(sqlstate(admin.complete("t", "POST /x", "k", 200, b"123")), "ID005");
+    let mut plain = connect(&role, "-c idempotency_enforcer.retry_after=9 -c app.tenant=t");
+    assert_eq!(plain.claim("t", "POST /x", "k", b"").unwrap().outcome, "in_progress");
+}
+
+#[test]
+fn the_worker_and_sql_read_one_list_of_databases() {
+    let cluster = Cluster::start(&[
+        "shared_preload_libraries = 'idempotency_enforcer'",
+        "idempotency_enforcer.databases = ' shop,\"a, b\" , \"say \"\"hi\"\"\"'",
+    ]);
+    let db = cluster.database();
+    let mut c = db.admin();
+    let sql = "SELECT _idem_visits($1)";
+    for (name, expected) in [("shop", true), ("a, b", true), ("say \"hi\"", true), ("Shop", false), ("a", false)] {
+        assert_eq!(c.query_one(sql, &[&name]).unwrap().get::<_, Option<bool>>(0), Some(expected), "{name}");
+    }
+    assert_eq!(c.value::<Option<bool>>("SELECT _idem_visits(current_database())"), Some(false));
+    assert_eq!(c.value::<Option<bool>>("SELECT _idem_visits(NULL)"), None);
+    cluster.reload(&["idempotency_enforcer.databases = ''"]);
+    wait_until("all databases", || c.value("SELECT _idem_visits(current_database())"));
+    let elsewhere = Cluster::shared().database();
+    assert_eq!(elsewhere.admin().value::<Option<bool>>("SELECT _idem_visits('postgres')"), None);
 }
