@@ -73,7 +73,8 @@ BEGIN ATOMIC
      UNION ALL
     SELECT u.endpoint, u.has_open_claims FROM place, @extschema@._idem_unregistered_in_use(place.keys) u)
   SELECT 'info',
-         format('Endpoint %s is in use and not registered: no commit guard, and a ttl of 24 hours.',
+         format('Endpoint %s is in use and not registered: a new claim is refused, or runs unguarded where '
+                'require_registration is off.',
                 to_json(u.endpoint)),
          format('SELECT %s.idem_protect(%s, effect => %L); -- with its retry_window; effect is transaction where all '
                 'of the work is in the claim''s own transaction, else external',

@@ -20,7 +20,7 @@ fn a_remedy_holds_a_name_as_a_literal_whatever_is_in_it() {
     for endpoint in HOSTILE {
         // Registered with too short a ttl, and used without being registered.
         c.execute("SELECT idem_protect($1, 'external')", &[endpoint]).unwrap();
-        c.claim("t", endpoint, "k", b"").unwrap();
+        c.query("SELECT idem_claim('t', $1, 'k', ''::bytea, '/target')", &[endpoint]).unwrap();
         c.batch_execute(
             "ALTER TABLE idempotency_endpoints DROP CONSTRAINT ttl_above_retry_window;
              UPDATE idempotency_endpoints SET ttl = '25 hours', retry_window = '30 hours'",

@@ -10,6 +10,10 @@ fn a_foreign_key_a_rule_and_row_security_are_found() {
          CREATE RULE \"r\nule\" AS ON DELETE TO idempotency_keys DO INSTEAD NOTHING;
          ALTER TABLE idempotency_keys ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
         &[
+            (
+                "critical",
+                "The tables cannot be used: \"table idempotency_keys has a rule: \\\"r\\nule\\\"\"",
+            ),
             ("critical", "Rule \"r\\nule\" on table \"public.idempotency_keys\" changes what is stored."),
             (
                 "critical",
