@@ -256,8 +256,7 @@ impl Cluster {
     /// nor the commit guard.
     pub fn lenient_database(&self) -> Database<'_> {
         let database = self.database();
-        let off = "SET idempotency_enforcer.require_registration = off";
-        database.admin().batch_execute(&format!("ALTER DATABASE {} {off}", database.name())).expect("ALTER DATABASE");
+        database.let_unregistered_through();
         database
     }
 

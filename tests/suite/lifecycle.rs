@@ -7,7 +7,7 @@ use harness::{Calls, Cluster};
 
 #[test]
 fn dropped_and_created_again_in_one_session_elsewhere_and_back() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.admin();
     whole_round(&mut c, "public", "first");
     c.batch_execute("DROP EXTENSION idempotency_enforcer; CREATE EXTENSION idempotency_enforcer").unwrap();
@@ -44,7 +44,7 @@ fn an_extension_that_goes_while_a_claim_is_open_lets_the_transaction_commit() {
 
 #[test]
 fn another_session_drops_and_creates_between_two_calls() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let (mut c, mut admin) = (db.connect_as(&application(&db)), db.admin());
     whole_round(&mut c, "public", "first");
     admin.batch_execute("DROP EXTENSION idempotency_enforcer").unwrap();

@@ -18,7 +18,7 @@ fn give_away(db: &Database) -> String {
 
 #[test]
 fn an_unprivileged_owner_is_enough_for_everything() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut early = db.connect_as(&application(&db));
     whole_round(&mut early, "public", "before");
     let owner = give_away(&db);
@@ -44,7 +44,7 @@ fn an_unprivileged_owner_is_enough_for_everything() {
 
 #[test]
 fn what_the_owner_may_not_do_is_not_done() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.connect_as(&application(&db));
     c.claim("t", "POST /x", "open", b"").unwrap();
     let owner = give_away(&db);
@@ -58,7 +58,7 @@ fn what_the_owner_may_not_do_is_not_done() {
 
 #[test]
 fn a_superuser_who_calls_lends_no_rights() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let owner = give_away(&db);
     let mut admin = db.admin();
     whole_round(&mut admin, "public", "by a superuser");
@@ -70,7 +70,7 @@ fn a_superuser_who_calls_lends_no_rights() {
 /// At COMMIT a deferred trigger would run as whoever called: the owner cannot have one wait there for a superuser.
 #[test]
 fn an_owners_trigger_is_not_deferred_to_the_commit_of_the_caller() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let owner = give_away(&db);
     let mut admin = db.admin();
     admin
@@ -90,7 +90,7 @@ fn an_owners_trigger_is_not_deferred_to_the_commit_of_the_caller() {
 
 #[test]
 fn an_application_has_no_way_to_the_tables_but_the_functions() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.connect_as(&application(&db));
     whole_round(&mut c, "public", "stored");
     for attempt in [
