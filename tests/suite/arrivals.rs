@@ -129,36 +129,6 @@ fn a_hash_stands_in_for_the_body_and_is_its_sha256() {
     assert_eq!(claim_sql(&mut c, "'t', 'POST /x', 'k', NULL::bytea, request_hash => sha256('other')").outcome, "key_reused");
 }
 
-/// CASES 37: the same key and body for two resources are two requests.
-#[test]
-fn the_target_is_part_of_the_request() {
-    let db = Cluster::shared().lenient_database();
-    let mut c = db.admin();
-    let refund = |c: &mut postgres::Client, target: &str| {
-        claim_sql(c, &format!("'t', 'POST /orders/{{id}}/refund', 'k', ''::bytea, {target}")).outcome
-    };
-    assert_eq!(refund(&mut c, "'/orders/1/refund'"), "execute");
-    c.complete("t", "POST /orders/{id}/refund", "k", 200, b"order 1").unwrap();
-    assert_eq!(refund(&mut c, "'/orders/1/refund'"), "replay");
-    for other in ["'/orders/2/refund'", "'/orders/1/refund?'", "''"] {
-        assert_eq!(refund(&mut c, other), "key_reused", "{other}");
-    }
-    // On an endpoint that is no template too, and with a hash for the body.
-    for (i, target) in ["NULL", "''", "'/x'", "'é'"].into_iter().enumerate() {
-        let key = format!("k{i}");
-        let by_text = format!("'t', 'POST /x', '{key}', 'body'::text, {target}");
-        let by_hash = format!("'t', 'POST /x', '{key}', NULL::text, {target}, sha256('body')");
-        assert_eq!(claim_sql(&mut c, &by_text).outcome, "execute", "{target}");
-        assert_eq!(claim_sql(&mut c, &by_hash).outcome, "in_progress", "{target}");
-        let fingerprint: Vec<u8> = c.value(&format!(
-            "SELECT CASE WHEN {target} IS NULL THEN sha256('body')
-                         ELSE sha256(sha256(convert_to({target}, 'UTF8')) || sha256('body')) END"
-        ));
-        let stored = format!("SELECT request_hash FROM idempotency_keys WHERE key = '{key}'");
-        assert_eq!(c.value::<Vec<u8>>(&stored), fingerprint, "{target}");
-    }
-}
-
 /// The raw hash is that of the bytes: the same JSON in other clothes is another request.
 #[test]
 fn other_spacing_or_member_order_is_another_body() {

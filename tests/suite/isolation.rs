@@ -204,6 +204,24 @@ fn a_row_younger_than_the_snapshot_that_is_being_deleted_holds_nobody_up() {
     }
 }
 
+/// A tombstone that the snapshot shows was taken over since.
+#[test]
+fn a_released_key_that_was_claimed_again_after_the_snapshot_is_40001() {
+    for level in LEVELS {
+        for wait in WAITS {
+            let db = shop(Cluster::shared());
+            let mut other = db.admin();
+            expect(&mut other, CHARGE, "k", "execute");
+            assert!(other.release(TENANT, CHARGE, "k").unwrap());
+            let mut late = with_snapshot(&db, level);
+            expect(&mut other, CHARGE, "k", "execute");
+            refused(late.claim_waiting(TENANT, CHARGE, "k", BODY, wait).unwrap_err(), level);
+            run(&mut late, "ROLLBACK");
+            expect(&mut late, CHARGE, "k", "in_progress");
+        }
+    }
+}
+
 type Finish = fn(&mut Client) -> Result<bool, postgres::Error>;
 
 const FINISHES: [(&str, Finish); 3] = [

@@ -8,7 +8,7 @@ const TENANT: &str = "acct_1234";
 
 /// Rows as they are met: each state, keys that are UUIDs, times of days.
 fn typical_database() -> Database<'static> {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.admin();
     c.batch_execute(
         "SELECT idem_protect('POST /v1/payments', 'external', retry_window => '30 hours'), idem_protect('POST /v1/transfers')",

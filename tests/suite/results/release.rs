@@ -2,7 +2,6 @@
 
 use super::{finish, rows_as_stored, E};
 use harness::{Calls, Cluster, Failure};
-use postgres::Client;
 
 /// What is stored of the only key: its status, its attempt and whether anything is left of an open claim.
 fn state(c: &mut impl Calls) -> (String, i32, bool) {
@@ -37,118 +36,6 @@ fn a_released_key_is_claimed_again_with_the_next_attempt() {
         assert_eq!((again.outcome.as_str(), again.attempt), ("execute", Some(3)));
         assert_eq!(state(&mut c), ("in_progress".into(), 3, true));
     }
-}
-
-/// CASES 39: the answer to a release is lost, and it is sent again when another has claimed the key.
-/// CASES 40: whoever held the key before a release is refused for good.
-#[test]
-fn whoever_held_a_released_key_is_refused_and_the_next_claim_stands() {
-    let db = Cluster::shared().lenient_database();
-    let (mut first, mut second) = (db.admin(), db.admin());
-    first.claim("t", E, "k", b"first").unwrap();
-    assert!(first.release("t", E, "k").unwrap());
-    let late = ["idem_complete", "idem_fail", "idem_checkpoint", "idem_release"];
-    let call = |c: &mut Client, function: &str, attempt: &str| {
-        let rest = match function {
-            "idem_checkpoint" => "'point', NULL, ",
-            "idem_release" => "",
-            _ => "200, 'late'::text, attempt => ",
-        };
-        finish(c, function, &format!("{rest}{attempt}"))
-    };
-    for attempt in ["1", "NULL"] {
-        for function in &late[..3] {
-            let refused = Failure::of(call(&mut first, function, attempt));
-            assert_eq!(refused.sqlstate, "ID001", "{function} {attempt}: the attempt's own tombstone");
-            assert!(refused.detail.contains("released") && !refused.hint.is_empty(), "{refused:?}");
-        }
-        assert!(!call(&mut first, "idem_release", attempt).unwrap());
-    }
-    assert_eq!(second.claim("t", E, "k", b"second").unwrap().attempt, Some(2));
-    let refuse_all = |first: &mut Client| {
-        let before = rows_as_stored(first);
-        for attempt in ["1", "NULL"] {
-            for function in late {
-                let refused = Failure::of(call(first, function, attempt));
-                assert_eq!(refused.sqlstate, "ID003", "{function} {attempt}");
-            }
-        }
-        assert_eq!(rows_as_stored(first), before);
-    };
-    refuse_all(&mut first);
-    assert_eq!(first.claim("t", E, "k", b"second").unwrap().outcome, "in_progress");
-    assert!(finish(&mut second, "idem_complete", "201, 'second'::text, attempt => 2").unwrap());
-    refuse_all(&mut first);
-    let replay = first.claim("t", E, "k", b"second").unwrap();
-    assert_eq!((replay.attempt, replay.response_body.as_deref()), (Some(2), Some(&b"second"[..])));
-}
-
-/// A tombstone protects for as long as a result would.
-#[test]
-fn a_tombstone_is_kept_for_a_full_ttl_from_the_release() {
-    let db = Cluster::shared().database();
-    let mut c = db.admin();
-    c.batch_execute("SELECT idem_protect('POST /x', 'external', ttl => '72 hours')").unwrap();
-    c.claim("t", E, "k", b"{}").unwrap();
-    c.batch_execute(
-        "UPDATE idempotency_keys SET created_at = created_at - interval '1 year',
-                open_since = open_since - interval '1 year', expires_at = expires_at - interval '1 year'",
-    )
-    .unwrap();
-    assert!(c.release("t", E, "k").unwrap());
-    assert_eq!(c.value::<i32>("SELECT idem_sweep()"), 0);
-    let full = "SELECT expires_at - clock_timestamp() BETWEEN '71:59:00' AND '72:00:00' FROM idempotency_keys";
-    assert!(c.value::<bool>(full));
-    c.batch_execute("UPDATE idempotency_keys SET expires_at = now()").unwrap();
-    assert_eq!(c.value::<i32>("SELECT idem_sweep()"), 1, "then it is swept");
-    assert_eq!(c.claim("t", E, "k", b"{}").unwrap().attempt, Some(1));
-}
-
-/// Nobody else has seen the number of a claim that was never committed.
-#[test]
-fn a_claim_that_was_never_committed_is_released_without_a_trace() {
-    let db = Cluster::shared().lenient_database();
-    let mut c = db.admin();
-    let mut t = c.transaction().unwrap();
-    for body in [b"first", b"other"] {
-        assert_eq!(t.claim("t", E, "k", body).unwrap().attempt, Some(1));
-        assert!(t.release("t", E, "k").unwrap());
-        assert!(!t.release("t", E, "k").unwrap());
-    }
-    t.commit().unwrap();
-    assert_eq!(c.value::<i64>("SELECT count(*) FROM idempotency_keys"), 0);
-    // Over a tombstone, it is turned back into that.
-    c.claim("t", E, "k", b"{}").unwrap();
-    assert!(c.release("t", E, "k").unwrap());
-    let mut t = c.transaction().unwrap();
-    for _ in 0..2 {
-        assert_eq!(t.claim("t", E, "k", b"{}").unwrap().attempt, Some(2));
-        assert!(t.release("t", E, "k").unwrap());
-        assert_eq!(state(&mut t), ("released".into(), 1, false));
-    }
-    t.commit().unwrap();
-    assert_eq!(c.claim("t", E, "k", b"{}").unwrap().attempt, Some(2));
-}
-
-/// CASES 41: to commit then would leave an effect without a result.
-#[test]
-fn a_claim_of_this_transaction_on_a_transaction_endpoint_is_not_released() {
-    let db = Cluster::shared().database();
-    let mut c = db.admin();
-    c.batch_execute("SELECT idem_protect('POST /x')").unwrap();
-    let mut t = c.transaction().unwrap();
-    t.claim("t", E, "k", b"first").unwrap();
-    for attempt in ["NULL", "1"] {
-        let mut savepoint = t.savepoint("s").unwrap();
-        let refused = Failure::of(finish(&mut savepoint, "idem_release", attempt));
-        assert_eq!(refused.sqlstate, "ID004");
-        assert!(refused.message.contains("\"k\"") && refused.message.contains("\"POST /x\""), "{refused:?}");
-        assert!(!refused.detail.is_empty() && refused.hint.contains("ROLLBACK TO"), "{refused:?}");
-        savepoint.rollback().unwrap();
-    }
-    t.complete("t", E, "k", 200, b"ok").unwrap();
-    t.commit().unwrap();
-    assert_eq!(c.claim("t", E, "k", b"first").unwrap().outcome, "replay");
 }
 
 #[test]
