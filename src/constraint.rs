@@ -4,9 +4,9 @@
 //! claim and its completion together; one call costs little. They guard against rows written by other means: what the
 //! functions write is checked before, so that no error shows a row.
 
+use crate::limits::{KEY_BYTES, KEY_CHARS, NAME_BYTES};
 use crate::pg::entry::{sql_function, Answer, Args};
 use crate::refusal::Refusal;
-use crate::limits::{KEY_BYTES, KEY_CHARS, NAME_BYTES};
 use crate::status::Status;
 
 sql_function!("idem_row_is_well_formed" => is_well_formed);

@@ -140,5 +140,9 @@ fn read_body(args: &Args, body: Body) -> Result<Value, Refusal> {
         ));
     }
     // Text and bytea are stored alike: a length and the bytes.
-    Ok(if args.is_utf8_in_place(arg::RESPONSE_BODY) { args.unchanged(arg::RESPONSE_BODY) } else { Value::payload(text) })
+    Ok(if args.is_utf8_in_place(arg::RESPONSE_BODY) {
+        args.unchanged(arg::RESPONSE_BODY)
+    } else {
+        Value::payload(text)
+    })
 }

@@ -66,6 +66,6 @@ fn erase(args: &Args) -> Result<Answer, Refusal> {
         (Some(endpoint), None) => format!(" on endpoint {endpoint:?}"),
         _ => String::new(),
     };
-    audit::log(&format!("erased {erased} answers of tenant {tenant:?}{of}"));
+    audit::log(&format!("erased what {erased} rows of tenant {tenant:?} were answered{of}"));
     Ok(Answer::Value(Value::bigint(erased)))
 }

@@ -11,8 +11,8 @@ use crate::refusal::Refusal;
 use crate::scope::Scope;
 use crate::stats::{self, Counter};
 use crate::tables::Tables;
-use journal::Journal;
 pub use journal::Claim;
+use journal::Journal;
 use std::cell::RefCell;
 
 thread_local! {

@@ -16,16 +16,8 @@ pub enum Headers {
 
 /// Headers that say how one message is framed or one connection used (RFC 9110, section 7.6.1): stored, they would frame
 /// the replay wrongly, whose server writes its own.
-const OF_THE_CONNECTION: [&str; 8] = [
-    "connection",
-    "content-length",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+const OF_THE_CONNECTION: [&str; 8] =
+    ["connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
 
 /// Accepts an array of `[name, value]` pairs of strings, an object whose values are strings, numbers or arrays of
 /// strings, or null.
@@ -126,7 +118,8 @@ mod tests {
 
     #[test]
     fn an_object_becomes_pairs() {
-        let stored = check(br#"{"b": "2", "a": "1", "set-cookie": ["x=1, y", "z=2"], "age": 100.50, "none": []}"#).unwrap();
+        let stored =
+            check(br#"{"b": "2", "a": "1", "set-cookie": ["x=1, y", "z=2"], "age": 100.50, "none": []}"#).unwrap();
         let pairs = json!([["a", "1"], ["age", "100.50"], ["b", "2"], ["set-cookie", "x=1, y"], ["set-cookie", "z=2"]]);
         assert_eq!(stored, Headers::Pairs(pairs));
         assert_eq!(check(b"{}").unwrap(), Headers::Pairs(json!([])));

@@ -86,9 +86,10 @@ impl Refusal {
             detail: "idempotency_keys and idempotency_endpoints belong into the extension's schema. The extension was \
                      dropped, or one of them was renamed or moved."
                 .into(),
-            hint: "If the extension was dropped, create it. If a table was renamed or moved, give it back its name and \
+            hint:
+                "If the extension was dropped, create it. If a table was renamed or moved, give it back its name and \
                    schema: it holds the keys."
-                .into(),
+                    .into(),
         }
     }
 
@@ -97,7 +98,8 @@ impl Refusal {
             sqlstate: NOT_IN_PREREQUISITE_STATE,
             message: "the tables of extension idempotency_enforcer have different owners".into(),
             detail: format!("idempotency_keys belongs to {keys:?}, idempotency_endpoints to {endpoints:?}."),
-            hint: "ALTER TABLE ... OWNER TO one role for both: statements on them run with their owner's rights.".into(),
+            hint: "ALTER TABLE ... OWNER TO one role for both: statements on them run with their owner's rights."
+                .into(),
         }
     }
 
@@ -108,9 +110,10 @@ impl Refusal {
             detail: format!(
                 "The trigger's code belongs to {owner:?}, who is neither a superuser nor the owner of the table."
             ),
-            hint: "DROP TRIGGER, or give its function to the owner of the table; and take the right TRIGGER on it from \
+            hint:
+                "DROP TRIGGER, or give its function to the owner of the table; and take the right TRIGGER on it from \
                    everybody else."
-                .into(),
+                    .into(),
         }
     }
 
@@ -141,8 +144,9 @@ impl Refusal {
                 "cannot write key {:?} on endpoint {:?} in a read-only transaction",
                 scope.key, scope.endpoint
             ),
-            detail: "The transaction is read-only, or this server is a standby; only stored results can be answered here."
-                .into(),
+            detail:
+                "The transaction is read-only, or this server is a standby; only stored results can be answered here."
+                    .into(),
             hint: "Send claims to the primary, in a transaction that may write.".into(),
         }
     }
@@ -217,7 +221,10 @@ impl Refusal {
     /// The attempt's own tombstone.
     pub fn was_released(scope: &Scope, attempt: i32) -> Self {
         Refusal {
-            detail: format!("Attempt {attempt} was released under tenant {:?}: it holds the key no more.", scope.tenant),
+            detail: format!(
+                "Attempt {attempt} was released under tenant {:?}: it holds the key no more.",
+                scope.tenant
+            ),
             ..Refusal::not_found(scope)
         }
     }
@@ -287,9 +294,7 @@ impl Refusal {
                 "transaction would leave the claim of key {:?} on endpoint {:?} open",
                 scope.key, scope.endpoint
             ),
-            detail: format!(
-                "The endpoint is registered as \"transaction\" and the claim is {state}.{others}"
-            ),
+            detail: format!("The endpoint is registered as \"transaction\" and the claim is {state}.{others}"),
             hint: "Call idem_complete or idem_fail before COMMIT, in the transaction that claimed. Work that cannot \
                    share the transaction belongs on an endpoint registered as \"external\"."
                 .into(),
@@ -304,9 +309,11 @@ impl Refusal {
                 "{function} would leave the effect of key {:?} on endpoint {:?} without its result",
                 scope.key, scope.endpoint
             ),
-            detail: "The endpoint is registered as \"transaction\" and the claim was made in this very transaction.".into(),
-            hint: "ROLLBACK, or ROLLBACK TO a savepoint before the claim: that undoes the effect and the claim together."
+            detail: "The endpoint is registered as \"transaction\" and the claim was made in this very transaction."
                 .into(),
+            hint:
+                "ROLLBACK, or ROLLBACK TO a savepoint before the claim: that undoes the effect and the claim together."
+                    .into(),
         }
     }
 

@@ -19,8 +19,8 @@ mod opening;
 mod plans;
 mod statements;
 
-pub use opening::{try_lock, Table};
 use opening::Found;
+pub use opening::{try_lock, Table};
 use plans::{InUse, Schema};
 use statements::Statement;
 

@@ -193,7 +193,10 @@ impl Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadText {
     /// In bytes of the database's encoding.
-    TooLong { size: usize, most: usize },
+    TooLong {
+        size: usize,
+        most: usize,
+    },
     NotUtf8,
 }
 

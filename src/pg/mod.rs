@@ -13,6 +13,7 @@ pub mod memory;
 pub mod placeholders;
 pub mod process;
 pub mod raise;
+pub mod reserve;
 pub mod rights;
 pub mod row;
 pub mod rows;

@@ -157,7 +157,7 @@ pub fn session_role() -> String {
 /// Whether the current role may execute the function of this name and these types; false when there is none.
 pub fn may_execute(schema: pg_sys::Oid, function: &CStr, types: &[pg_sys::Oid]) -> bool {
     const ANUM_OID: pg_sys::AttrNumber = 1; // pg_proc.h
-    // SAFETY: a catalog look-up by name, types and schema; the vector is copied before the call returns.
+                                            // SAFETY: a catalog look-up by name, types and schema; the vector is copied before the call returns.
     unsafe {
         let vector = pg_sys::buildoidvector(types.as_ptr(), types.len() as c_int);
         let found = pg_sys::GetSysCacheOid(

@@ -155,9 +155,7 @@ impl Table {
     fn row(&self, n: usize) -> Row {
         assert!(n < self.rows());
         // SAFETY: the table has that many rows, which live as long as it does.
-        unsafe {
-            Row { tuple: *(*self.table).vals.add(n), descriptor: (*self.table).tupdesc, outside: self.outside }
-        }
+        unsafe { Row { tuple: *(*self.table).vals.add(n), descriptor: (*self.table).tupdesc, outside: self.outside } }
     }
 }
 
@@ -204,8 +202,7 @@ impl Row {
     fn datum(&self, column: usize) -> Option<pg_sys::Datum> {
         let mut is_null = false;
         // SAFETY: tuple and descriptor belong to the result being read.
-        let datum =
-            unsafe { pg_sys::SPI_getbinval(self.tuple, self.descriptor, column as c_int + 1, &mut is_null) };
+        let datum = unsafe { pg_sys::SPI_getbinval(self.tuple, self.descriptor, column as c_int + 1, &mut is_null) };
         (!is_null).then_some(datum)
     }
 

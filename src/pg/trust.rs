@@ -10,8 +10,13 @@ use std::ffi::{c_char, CStr};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Distrust {
     /// A trigger by name, and the owner of the code that it would run.
-    Trigger { name: String, owner: String },
-    Rule { name: String },
+    Trigger {
+        name: String,
+        owner: String,
+    },
+    Rule {
+        name: String,
+    },
 }
 
 /// A table that this process has locked, open for a look at its definition; closed when dropped.

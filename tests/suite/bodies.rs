@@ -1,6 +1,7 @@
 //! Bodies and headers, byte for byte, in every encoding.
 
 mod encodings;
+mod forms;
 mod headers;
 
 use harness::{Calls, Cluster};

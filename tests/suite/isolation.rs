@@ -1,5 +1,6 @@
 //! REPEATABLE READ and SERIALIZABLE: a right outcome, or 40001 that a retry of the transaction cures.
 
+mod changed;
 mod hammer;
 
 use crate::payments::*;

@@ -1,5 +1,6 @@
 //! `idem_reconcile`: who gets which stuck claim, and what becomes of its old owner.
 
+mod fairness;
 mod fencing;
 mod leases;
 
