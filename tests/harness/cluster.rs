@@ -252,8 +252,8 @@ impl Cluster {
         database
     }
 
-    /// The same, where claims of endpoints that are not registered go through: for tests that are about neither the registry
-    /// nor the commit guard.
+    /// The same, where claims of endpoints that are not registered go through: for tests that are about neither the
+    /// registry nor the commit guard.
     pub fn lenient_database(&self) -> Database<'_> {
         let database = self.database();
         database.let_unregistered_through();

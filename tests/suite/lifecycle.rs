@@ -150,8 +150,10 @@ fn dropping_the_extension_leaves_nothing() {
                    WHERE d.datname = current_database()) AS c(n)";
     c.batch_execute("CREATE SCHEMA idem").unwrap();
     let before: String = c.value(count);
-    c.batch_execute("CREATE EXTENSION idempotency_enforcer SCHEMA idem; SELECT idem.idem_protect('POST /round', 'external')")
-        .unwrap();
+    c.batch_execute(
+        "CREATE EXTENSION idempotency_enforcer SCHEMA idem; SELECT idem.idem_protect('POST /round', 'external')",
+    )
+    .unwrap();
     whole_round(&mut c, "idem", "round");
     assert_ne!(c.value::<String>(count), before);
     c.batch_execute("DROP EXTENSION idempotency_enforcer").unwrap();

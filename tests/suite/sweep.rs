@@ -52,10 +52,11 @@ fn what_is_in_progress_or_has_not_expired_stays() {
     c.claim("t", "POST /x", "open", b"").unwrap();
     c.claim("t", "POST /x", "fresh", b"").unwrap();
     c.complete("t", "POST /x", "fresh", 200, b"").unwrap();
-    c.batch_execute("UPDATE idempotency_keys SET expires_at = now() - interval '50 years' WHERE key = 'open'").unwrap();
+    let expire = |key, when| format!("UPDATE idempotency_keys SET expires_at = now() + '{when}' WHERE key = '{key}'");
+    c.batch_execute(&expire("open", "-50 years")).unwrap();
     assert_eq!(sweep(&mut c, 100), 0);
     assert_eq!(left(&mut c), "fresh open");
-    c.batch_execute("UPDATE idempotency_keys SET expires_at = now() + interval '900 years' WHERE key = 'fresh'").unwrap();
+    c.batch_execute(&expire("fresh", "900 years")).unwrap();
     assert_eq!(sweep(&mut c, 100), 0);
 }
 

@@ -38,10 +38,7 @@ fn an_object_is_stored_as_pairs() {
     let headers = json!({"content-type": "application/json", "x": "a, b"});
     assert_eq!(replayed(&mut c, &headers), Some(json!([["content-type", "application/json"], ["x", "a, b"]])));
     let headers = json!({"x-list": ["a, b", "c"], "x-none": [], "x-number": 10.5});
-    assert_eq!(
-        replayed(&mut c, &headers),
-        Some(json!([["x-list", "a, b"], ["x-list", "c"], ["x-number", "10.5"]]))
-    );
+    assert_eq!(replayed(&mut c, &headers), Some(json!([["x-list", "a, b"], ["x-list", "c"], ["x-number", "10.5"]])));
     assert_eq!(replayed(&mut c, &json!({})), Some(json!([])));
     assert!(c.value::<bool>("SELECT response_headers = '[]' FROM idempotency_keys"));
 }

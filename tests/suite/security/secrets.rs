@@ -42,7 +42,8 @@ fn make_every_error(c: &mut Client, other: &mut Client) -> Vec<String> {
     let long = RESPONSE.repeat(5_000);
     expect("ID005", c.execute(complete, &[&"POST /x", &"k", &200, &long, &headers, &none, &attempt(None)]));
     expect("22023", c.execute(complete, &[&"POST /x", &"k", &99, &RESPONSE, &headers, &none, &attempt(None)]));
-    for bad in [json!([HEADER]), json!({ "a": { "b": HEADER } }), json!([["a", format!("{HEADER}\n")]]), json!(HEADER)] {
+    for bad in [json!([HEADER]), json!({ "a": { "b": HEADER } }), json!([["a", format!("{HEADER}\n")]]), json!(HEADER)]
+    {
         expect("22023", c.execute(complete, &[&"POST /x", &"k", &200, &RESPONSE, &bad, &none, &attempt(None)]));
     }
     c.execute(complete, &[&"POST /x", &"k", &200, &RESPONSE, &headers, &none, &attempt(None)]).unwrap();
@@ -56,7 +57,10 @@ fn make_every_error(c: &mut Client, other: &mut Client) -> Vec<String> {
     // Both, none, a bad ttl.
     expect(
         "22023",
-        c.execute("SELECT idem_claim('t', 'POST /x', 'k', $1::text, NULL, sha256($2))", &[&REQUEST, &REQUEST.as_bytes()]),
+        c.execute(
+            "SELECT idem_claim('t', 'POST /x', 'k', $1::text, NULL, sha256($2))",
+            &[&REQUEST, &REQUEST.as_bytes()],
+        ),
     );
     expect("22023", c.execute("SELECT idem_claim('t', 'POST /x', 'k', $1::text, ttl => '1 s')", &[&REQUEST]));
     expect("22023", c.execute("SELECT idem_claim('t', 'POST /x', 'k', NULL::text, NULL, $1)", &[&REQUEST.as_bytes()]));
