@@ -99,7 +99,6 @@ SELECT coalesce(e.endpoint, k.endpoint) AS endpoint,
        coalesce(k.in_progress, 0) AS open,
        coalesce(k.succeeded, 0) AS succeeded,
        coalesce(k.failed, 0) AS failed,
-       coalesce(k.released, 0) AS released,
        coalesce(k.expired, 0) AS expired,
        k.oldest
   FROM @extschema@.idempotency_endpoints e
@@ -108,7 +107,6 @@ SELECT coalesce(e.endpoint, k.endpoint) AS endpoint,
               pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'in_progress') AS in_progress,
               pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'succeeded') AS succeeded,
               pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'failed') AS failed,
-              pg_catalog.count(*) FILTER (WHERE r.status OPERATOR(pg_catalog.=) 'released') AS released,
               pg_catalog.count(*) FILTER (
                 WHERE r.status OPERATOR(pg_catalog.<>) 'in_progress'
                   AND r.expires_at OPERATOR(pg_catalog.<=) pg_catalog.now()) AS expired,
@@ -127,6 +125,5 @@ COMMENT ON COLUMN @extschema@.idem_endpoint_summary.ttl IS 'How long a result is
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.open IS 'Claims in progress.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.succeeded IS 'Stored successes, expired ones included.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.failed IS 'Stored failures, expired ones included.';
-COMMENT ON COLUMN @extschema@.idem_endpoint_summary.released IS 'Tombstones of claims that were given up.';
-COMMENT ON COLUMN @extschema@.idem_endpoint_summary.expired IS 'Rows that the sweep will delete.';
+COMMENT ON COLUMN @extschema@.idem_endpoint_summary.expired IS 'Rows that the sweep will delete, tombstones included.';
 COMMENT ON COLUMN @extschema@.idem_endpoint_summary.oldest IS 'Age of the oldest row.';

@@ -267,12 +267,11 @@ impl Cluster {
         database
     }
 
-    /// The same, where claims of endpoints that are not registered go through: for tests that are about neither the registry
-    /// nor the commit guard.
+    /// The same, where claims of endpoints that are not registered go through: for tests that are about neither the
+    /// registry nor the commit guard.
     pub fn lenient_database(&self) -> Database<'_> {
         let database = self.database();
-        let off = "SET idempotency_enforcer.require_registration = off";
-        database.admin().batch_execute(&format!("ALTER DATABASE {} {off}", database.name())).expect("ALTER DATABASE");
+        database.let_unregistered_through();
         database
     }
 

@@ -43,6 +43,12 @@ impl<'a> Database<'a> {
         (config.connect(NoTls).expect("a connection"), notices)
     }
 
+    /// Lets claims of endpoints that are not registered through, in connections that are made from now on.
+    pub fn let_unregistered_through(&self) {
+        let off = "SET idempotency_enforcer.require_registration = off";
+        self.admin().batch_execute(&format!("ALTER DATABASE {} {off}", self.name)).expect("ALTER DATABASE");
+    }
+
     /// Creates a role that may log in and nothing else, and returns its name. Roles belong to the cluster, so the
     /// name carries that of the database; dropped with the database.
     pub fn role(&self, name: &str) -> String {
@@ -129,16 +135,16 @@ pub trait Calls {
         self.claim_waiting(tenant, endpoint, key, body, "0")
     }
 
-    /// `idem_complete` with a bytea body.
-    fn complete(&mut self, tenant: &str, endpoint: &str, key: &str, code: i32, body: &[u8]) -> Answer<()> {
+    /// `idem_complete` with a bytea body: whether it was stored now, and not before.
+    fn complete(&mut self, tenant: &str, endpoint: &str, key: &str, code: i32, body: &[u8]) -> Answer<bool> {
         let sql = "SELECT idem_complete($1, $2, $3, $4, $5::bytea)";
-        self.rows(sql, &[&tenant, &endpoint, &key, &code, &body]).map(drop)
+        Ok(self.rows(sql, &[&tenant, &endpoint, &key, &code, &body])?[0].get(0))
     }
 
-    /// `idem_fail` with a bytea body.
-    fn fail(&mut self, tenant: &str, endpoint: &str, key: &str, code: i32, body: &[u8]) -> Answer<()> {
+    /// `idem_fail` with a bytea body: whether it was stored now, and not before.
+    fn fail(&mut self, tenant: &str, endpoint: &str, key: &str, code: i32, body: &[u8]) -> Answer<bool> {
         let sql = "SELECT idem_fail($1, $2, $3, $4, $5::bytea)";
-        self.rows(sql, &[&tenant, &endpoint, &key, &code, &body]).map(drop)
+        Ok(self.rows(sql, &[&tenant, &endpoint, &key, &code, &body])?[0].get(0))
     }
 
     /// `idem_release`.

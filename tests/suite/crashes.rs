@@ -177,7 +177,7 @@ fn a_client_that_goes_away_before_completion_leaves_nothing_and_the_next_execute
 fn a_claim_that_was_committed_open_survives_a_crash_even_without_synchronous_commit() {
     // The WAL writer would write it in time by itself.
     let cluster = Cluster::start(&["wal_writer_delay = '10 s'", "fsync = on"]);
-    let db = cluster.database();
+    let db = cluster.lenient_database();
     let mut client = db.admin();
     run(&mut client, "SET synchronous_commit = off");
     for key in ["a", "b", "c"] {

@@ -7,7 +7,7 @@ use harness::{Calls, Cluster};
 
 #[test]
 fn dropped_and_created_again_in_one_session_elsewhere_and_back() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.admin();
     whole_round(&mut c, "public", "first");
     c.batch_execute("DROP EXTENSION idempotency_enforcer; CREATE EXTENSION idempotency_enforcer").unwrap();
@@ -21,6 +21,7 @@ fn dropped_and_created_again_in_one_session_elsewhere_and_back() {
     let mut tx = c.transaction().unwrap();
     tx.batch_execute(
         "SELECT idem.idem_protect('POST /guarded'); SELECT idem.idem_claim('t', 'POST /guarded', 'k', ''::text);
+         SELECT idem.idem_complete('t', 'POST /guarded', 'k', 200, ''::text);
          DROP EXTENSION idempotency_enforcer; CREATE EXTENSION idempotency_enforcer SCHEMA public",
     )
     .unwrap();
@@ -30,21 +31,25 @@ fn dropped_and_created_again_in_one_session_elsewhere_and_back() {
     assert_eq!(c.claim("t", "POST /guarded", "k", b"").unwrap().outcome, "replay");
 }
 
+/// CASES 72
 #[test]
-fn an_extension_that_goes_while_a_claim_is_open_lets_the_transaction_commit() {
+fn an_extension_does_not_go_from_under_an_open_claim() {
     let db = Cluster::shared().database();
     let mut c = db.admin();
     c.batch_execute("SELECT idem_protect('POST /guarded')").unwrap();
-    c.batch_execute(
-        "BEGIN; SELECT idem_claim('t', 'POST /guarded', 'k', ''::text); DROP EXTENSION idempotency_enforcer; COMMIT",
-    )
-    .unwrap();
-    assert_eq!(c.value::<i64>("SELECT count(*) FROM pg_extension WHERE extname = 'idempotency_enforcer'"), 0);
+    let claim = "BEGIN; SELECT idem_claim('t', 'POST /guarded', 'k', ''::text)";
+    let drop = "DROP EXTENSION idempotency_enforcer; COMMIT";
+    assert_eq!(sqlstate(c.batch_execute(&format!("{claim}; {drop}"))), "ID004");
+    let there = "SELECT count(*) FROM pg_extension WHERE extname = 'idempotency_enforcer'";
+    assert_eq!(c.value::<i64>(there), 1);
+    let complete = "SELECT idem_complete('t', 'POST /guarded', 'k', 200, ''::text)";
+    c.batch_execute(&format!("{claim}; {complete}; {drop}")).unwrap();
+    assert_eq!(c.value::<i64>(there), 0);
 }
 
 #[test]
 fn another_session_drops_and_creates_between_two_calls() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let (mut c, mut admin) = (db.connect_as(&application(&db)), db.admin());
     whole_round(&mut c, "public", "first");
     admin.batch_execute("DROP EXTENSION idempotency_enforcer").unwrap();
@@ -124,7 +129,7 @@ fn a_table_of_the_applications_own_is_reported_and_another_schema_works() {
         c.batch_execute("SELECT idem_sweep(); SELECT idem_unprotect('POST /round', true); TABLE idempotency.idem_keys; TABLE idempotency.idem_stuck; TABLE idempotency.idem_endpoint_summary").unwrap();
         c.batch_execute("SELECT idem_grant('pg_read_all_data'); SELECT idem_revoke('pg_read_all_data')").unwrap();
         assert_eq!(c.value::<i32>(&format!("SELECT mine FROM public.{name}")), 7);
-        assert_eq!(c.value::<i64>("SELECT count(*) FROM idempotency.idempotency_keys"), 2);
+        assert_eq!(c.value::<i64>("SELECT count(*) FROM idempotency.idempotency_keys"), 3);
     }
 }
 
@@ -140,11 +145,15 @@ fn dropping_the_extension_leaves_nothing() {
         UNION ALL SELECT count(*) FROM pg_event_trigger UNION ALL SELECT count(*) FROM pg_extension
         UNION ALL SELECT count(*) FROM pg_description UNION ALL SELECT count(*) FROM pg_depend
         UNION ALL SELECT count(*) FROM pg_init_privs UNION ALL SELECT count(*) FROM pg_rewrite
-        UNION ALL SELECT count(*) FROM pg_db_role_setting UNION ALL SELECT count(*) FROM pg_default_acl) AS c(n)";
+        UNION ALL SELECT count(*) FROM pg_default_acl
+        UNION ALL SELECT count(*) FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
+                   WHERE d.datname = current_database()) AS c(n)";
     c.batch_execute("CREATE SCHEMA idem").unwrap();
     let before: String = c.value(count);
-    c.batch_execute("CREATE EXTENSION idempotency_enforcer SCHEMA idem; SELECT idem.idem_protect('POST /other')")
-        .unwrap();
+    c.batch_execute(
+        "CREATE EXTENSION idempotency_enforcer SCHEMA idem; SELECT idem.idem_protect('POST /round', 'external')",
+    )
+    .unwrap();
     whole_round(&mut c, "idem", "round");
     assert_ne!(c.value::<String>(count), before);
     c.batch_execute("DROP EXTENSION idempotency_enforcer").unwrap();

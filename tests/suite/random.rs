@@ -52,7 +52,7 @@ fn expire_at_random(connection: &mut postgres::Client, rng: &mut StdRng) {
         let endpoint = ENDPOINTS[rng.random_range(0..ENDPOINTS.len())];
         let sql = "WITH expired AS (
                      UPDATE idempotency_keys SET expires_at = now() - interval '1 second'
-                      WHERE endpoint = $1 AND key = $2 AND status <> 'in_progress' AND expires_at > now()
+                      WHERE endpoint = $1 AND key = $2 AND status IN ('succeeded', 'failed') AND expires_at > now()
                      RETURNING endpoint, key)
                    INSERT INTO expiries SELECT * FROM expired";
         connection.execute(sql, &[&endpoint, &key]).expect("expiring");
@@ -109,7 +109,7 @@ fn results_and_retentions_agree(admin: &mut postgres::Client, told: &[client::Te
                       (SELECT count(*) FROM results r WHERE (r.endpoint, r.key) = (s.endpoint, s.key)),
                       (SELECT count(*) FROM expiries x WHERE (x.endpoint, x.key) = (s.endpoint, s.key)),
                       (SELECT count(*) FROM idempotency_keys k WHERE (k.endpoint, k.key) = (s.endpoint, s.key)
-                          AND k.status <> 'in_progress' AND k.expires_at > now()),
+                          AND k.status IN ('succeeded', 'failed') AND k.expires_at > now()),
                       (SELECT count(*) FROM ledger l WHERE l.key = s.endpoint || ' ' || s.key),
                       (SELECT count(*) FROM results r WHERE (r.endpoint, r.key) = (s.endpoint, s.key) AND code = 201)
                  FROM (SELECT DISTINCT endpoint, key FROM results) s";

@@ -9,6 +9,12 @@ BEGIN;
 SELECT outcome FROM idem_claim('acme', 'POST /orders', 'e1', 'body');
 COMMIT;
 \echo :LAST_ERROR_SQLSTATE
+-- ID004, too: released and committed, the effect would have no result.
+BEGIN;
+SELECT outcome FROM idem_claim('acme', 'POST /orders', 'e1', 'body');
+SELECT idem_release('acme', 'POST /orders', 'e1');
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
 -- ID005: the response is too large, and there is nothing to rebuild it from.
 BEGIN;
 SELECT outcome FROM idem_claim('acme', 'POST /orders', 'e1', 'body');
@@ -29,6 +35,19 @@ SELECT outcome FROM idem_claim('acme', 'POST /orders', 'e2', 'body');
 SELECT idem_complete('acme', 'POST /orders', 'e2', 200, 'ok', attempt => 2);
 \echo :LAST_ERROR_SQLSTATE
 ROLLBACK;
+-- ID006: an endpoint that nobody has registered, unless an administrator lets it through.
+SELECT outcome FROM idem_claim('acme', 'POST /order', 'e3', 'body');
+\echo :LAST_ERROR_SQLSTATE
+BEGIN;
+SET LOCAL idempotency_enforcer.require_registration = off;
+SELECT outcome, attempt FROM idem_claim('acme', 'POST /order', 'e3', 'body');
+ROLLBACK;
+-- 25006: a replay reads, a first arrival writes.
+BEGIN READ ONLY;
+SELECT outcome FROM idem_claim('acme', 'POST /orders', 'e1', 'body');
+SELECT outcome FROM idem_claim('acme', 'POST /orders', 'e3', 'body');
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
 -- 22023: arguments.
 SELECT idem_claim(NULL, 'POST /orders', 'e3', 'body');
 \echo :LAST_ERROR_SQLSTATE
@@ -41,6 +60,12 @@ SELECT idem_claim('acme', 'POST /orders', 'e3', 'body', wait => '-1 second');
 SELECT idem_claim('acme', 'POST /orders', 'e3', 'body', ttl => '1 hour');
 \echo :LAST_ERROR_SQLSTATE
 SELECT idem_complete('acme', 'POST /orders', 'e3', 99, 'ok');
+\echo :LAST_ERROR_SQLSTATE
+SELECT idem_complete('acme', 'POST /orders', 'e3', 200, '\x7b7d'::text);
+\echo :LAST_ERROR_SQLSTATE
+SELECT idem_complete('acme', 'POST /orders', 'e3', 200, repeat('x', 11), resource_ref => repeat('r', 2049));
+\echo :LAST_ERROR_SQLSTATE
+SELECT outcome FROM idem_claim('acme', 'POST /orders/{id}/refund', 'e3', 'body');
 \echo :LAST_ERROR_SQLSTATE
 -- The registry keeps the red line.
 SELECT idem_protect('POST /orders', retry_window => '48 hours', ttl => '48 hours');

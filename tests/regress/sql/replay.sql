@@ -23,6 +23,7 @@ SELECT outcome, response_code, convert_from(response_body, 'UTF8')::jsonb ->> 't
 SELECT outcome, response_code, convert_from(response_body, 'UTF8')::jsonb ->> 'title' AS title
   FROM idem_claim('acme', 'POST /payments', E'k\n1', '{"amount": 100}');
 -- Another tenant's key is another key; so is another endpoint's.
+SELECT idem_protect('POST /refunds');
 BEGIN;
 SELECT outcome FROM idem_claim('globex', 'POST /payments', 'k1', '{"amount": 100}');
 SELECT outcome FROM idem_claim('acme', 'POST /refunds', 'k1', '{"amount": 100}');
@@ -54,12 +55,22 @@ COMMIT;
 SELECT outcome, response_body, response_body IS NULL AS none FROM idem_claim('acme', 'POST /payments', 'k3', '\x00'::bytea);
 SELECT outcome, response_body, response_body IS NULL AS none FROM idem_claim('acme', 'POST /payments', 'k4', '\x'::bytea);
 SELECT outcome, response_body, response_body IS NULL AS none FROM idem_claim('acme', 'POST /payments', 'k5', '\x'::bytea);
--- The effect is known not to have happened: the claim is forgotten.
+-- The same key and body for another target is another request.
+SELECT idem_protect('POST /orders/{id}/refund');
 BEGIN;
-SELECT outcome FROM idem_claim('acme', 'POST /payments', 'k6', 'body');
-SELECT idem_release('acme', 'POST /payments', 'k6');
-SELECT idem_release('acme', 'POST /payments', 'k6');
+SELECT outcome FROM idem_claim('acme', 'POST /orders/{id}/refund', 'k6', '', '/orders/1/refund');
+SELECT idem_complete('acme', 'POST /orders/{id}/refund', 'k6', 200, 'refunded 1');
 COMMIT;
+SELECT outcome FROM idem_claim('acme', 'POST /orders/{id}/refund', 'k6', '', '/orders/1/refund');
+SELECT outcome FROM idem_claim('acme', 'POST /orders/{id}/refund', 'k6', '', '/orders/2/refund');
+-- The effect is known not to have happened: the key may be claimed again, and whoever held it is refused.
+SELECT idem_protect('POST /charges', 'external');
+SELECT outcome, attempt FROM idem_claim('acme', 'POST /charges', 'k7', 'body');
+SELECT idem_release('acme', 'POST /charges', 'k7', 1);
+SELECT idem_release('acme', 'POST /charges', 'k7', 1);
+SELECT outcome, attempt FROM idem_claim('acme', 'POST /charges', 'k7', 'another');
+SELECT idem_release('acme', 'POST /charges', 'k7', 1);
+SELECT idem_release('acme', 'POST /charges', 'k7', 2);
 -- Where no key is required, a request without one just runs.
 SELECT idem_protect('POST /hints', key_required => false);
 SELECT outcome, response_code FROM idem_claim('acme', 'POST /hints', '', 'body');

@@ -2,6 +2,7 @@
 
 use super::*;
 use harness::{sqlstate, Arrival};
+use postgres::types::ToSql;
 
 /// What a client was told of a request, and could rely on.
 #[derive(Debug, Clone)]
@@ -92,7 +93,7 @@ impl<'a> Client<'a> {
     }
 
     /// Effect, result and its record in the ledger of results; the effect of a failure is rolled back.
-    fn finish(&mut self, request: &Telling) -> Step<Telling> {
+    fn finish(&mut self, request: &Telling, attempt: Option<i32>) -> Step<Telling> {
         let answer: [u8; 16] = self.rng.random();
         let fails = self.rng.random_bool(0.2);
         self.connection.batch_execute("SAVEPOINT work")?;
@@ -101,15 +102,29 @@ impl<'a> Client<'a> {
         let code = if fails { 402 } else { 201 };
         if fails {
             self.connection.batch_execute("ROLLBACK TO work")?;
-            self.connection.fail(TENANT, request.endpoint, &request.key, code, &answer)?;
-        } else {
-            self.connection.complete(TENANT, request.endpoint, &request.key, code, &answer)?;
         }
+        let finish = if fails { "idem_fail" } else { "idem_complete" };
+        let finish = format!("SELECT {finish}($1, $2, $3, $4, $5::bytea, attempt => $6)");
+        let arguments: [&(dyn ToSql + Sync); 6] =
+            [&TENANT, &request.endpoint, &request.key, &code, &answer.as_slice(), &attempt];
+        assert!(self.connection.query_one(&finish, &arguments)?.get::<_, bool>(0), "stored now");
         self.connection.execute(
             "INSERT INTO results VALUES ($1, $2, $3, $4, $5)",
             &[&request.endpoint, &request.key, &request.body, &code, &answer.as_slice()],
         )?;
         Ok(Telling { outcome: "finished".into(), code: Some(code), answer: Some(answer.into()), ..request.clone() })
+    }
+
+    /// A call with an attempt that must fail, and changes nothing.
+    fn is_refused(&mut self, function: &str, request: &Telling, attempt: Option<i32>, code: &str) -> Step<()> {
+        self.connection.batch_execute("SAVEPOINT refused")?;
+        let sql = format!("SELECT {function}($1, $2, $3, $4)");
+        let refused = self.connection.query_one(&sql, &[&TENANT, &request.endpoint, &request.key, &attempt]);
+        let error = refused.expect_err("it should have been refused");
+        if sqlstate(&error) != code {
+            return Err(error);
+        }
+        self.connection.batch_execute("ROLLBACK TO refused")
     }
 
     /// Claims and finishes, with the detours that a transaction may take. What holds when it has ended.
@@ -137,13 +152,16 @@ impl<'a> Client<'a> {
             assert_eq!(self.claim(request)?.outcome, "in_progress", "its own");
             if self.rng.random_bool(0.15) {
                 self.connection.batch_execute("SAVEPOINT undone")?;
-                self.finish(request)?;
+                self.finish(request, None)?;
                 self.connection.batch_execute("ROLLBACK TO undone")?;
             }
-            match self.rng.random_range(0..10) {
-                0 => assert!(self.connection.release(TENANT, request.endpoint, &request.key)?),
-                1 => left_open = true,
-                _ => done.push(self.finish(request)?),
+            if self.rng.random_bool(0.1) {
+                self.is_refused("idem_release", request, arrival.attempt, "ID004")?;
+            }
+            if self.rng.random_bool(0.1) {
+                left_open = true;
+            } else {
+                done.push(self.finish(request, None)?);
             }
         }
         if self.rng.random_bool(0.2) {
@@ -180,7 +198,7 @@ impl<'a> Client<'a> {
         }
         // The claim is this client's: it tries until its end is committed.
         loop {
-            match self.end_open_claim(request, fate < 20) {
+            match self.end_open_claim(request, arrival.attempt, fate < 20) {
                 Ok(Some(finished)) => return Ok(vec![finished]),
                 Ok(None) if fate < 20 => return Ok(end("released")),
                 Ok(None) => {}
@@ -193,14 +211,20 @@ impl<'a> Client<'a> {
     }
 
     /// `None` when it was released, or rolled back instead of finished.
-    fn end_open_claim(&mut self, request: &Telling, release: bool) -> Step<Option<Telling>> {
+    fn end_open_claim(&mut self, request: &Telling, attempt: Option<i32>, release: bool) -> Step<Option<Telling>> {
         self.begin()?;
+        // Whoever held the key before, or makes numbers up, is refused.
+        for other in [attempt.map(|n| n - 1), attempt.map(|n| n + 1)] {
+            self.is_refused("idem_release", request, other, "ID003")?;
+        }
         if release {
-            assert!(self.connection.release(TENANT, request.endpoint, &request.key)?);
+            let sql = "SELECT idem_release($1, $2, $3, $4)";
+            let released = self.connection.query_one(sql, &[&TENANT, &request.endpoint, &request.key, &attempt])?;
+            assert!(released.get::<_, bool>(0));
             self.connection.batch_execute("COMMIT")?;
             return Ok(None);
         }
-        let finished = self.finish(request)?;
+        let finished = self.finish(request, attempt)?;
         if self.rng.random_bool(0.2) {
             self.connection.batch_execute("ROLLBACK")?;
             return Ok(None);

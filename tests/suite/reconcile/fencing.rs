@@ -53,14 +53,14 @@ fn who_took_a_claim_over_completes_fails_or_releases_it_with_its_attempt() {
         let arrival = c.claim("t", CHARGE, key, BODY).unwrap();
         assert_eq!((arrival.outcome.as_str(), arrival.response_code), (outcome, code), "{key}");
         if call == "release" {
-            assert_eq!((arrival.attempt, arrival.provider_key), (Some(1), Some(first)));
+            assert_eq!((arrival.attempt, arrival.provider_key), (Some(3), Some(first)));
         } else {
             let row = stored(&mut c, key);
             assert_eq!((&row["open_since"], &row["lease_until"]), (&Value::Null, &Value::Null));
         }
     }
     age(&mut c, "1 day");
-    assert_eq!(reconcile(&mut c, 10).unwrap(), [("k3".to_string(), 2)], "what was released is a new claim");
+    assert_eq!(reconcile(&mut c, 10).unwrap(), [("k3".to_string(), 4)], "what was released is a new claim");
 }
 
 /// Whichever comes first wins, and the other knows.

@@ -7,7 +7,7 @@ const LIMIT: usize = 64 * 1024;
 
 #[test]
 fn sixty_four_kib_are_stored_and_one_byte_more_is_refused() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.admin();
     claim(&mut c);
     let before = rows_as_stored(&mut c);
@@ -28,7 +28,7 @@ fn sixty_four_kib_are_stored_and_one_byte_more_is_refused() {
 /// The limit is in bytes of what is stored, which is UTF-8.
 #[test]
 fn the_limit_counts_bytes_not_characters() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.admin();
     claim(&mut c);
     assert_eq!(Failure::of(finish(&mut c, "idem_complete", "200, repeat('é', 32769)")).sqlstate, "ID005");
@@ -37,7 +37,7 @@ fn the_limit_counts_bytes_not_characters() {
 
 #[test]
 fn with_a_resource_ref_a_body_over_the_limit_is_dropped() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.admin();
     for function in ["idem_complete", "idem_fail"] {
         c.batch_execute("DELETE FROM idempotency_keys").unwrap();
@@ -57,7 +57,7 @@ fn with_a_resource_ref_a_body_over_the_limit_is_dropped() {
 
 #[test]
 fn the_endpoints_limit_goes_before_the_setting() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.admin();
     c.batch_execute(
         "SELECT idem_protect('POST /small', 'external', max_body_bytes => 10),
@@ -81,7 +81,7 @@ fn the_endpoints_limit_goes_before_the_setting() {
 /// Such a body was never stored, so nothing says that the result is the one that was.
 #[test]
 fn a_body_over_the_limit_is_not_the_same_result_as_none() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.admin();
     claim(&mut c);
     finish(&mut c, "idem_complete", "201, NULL::text").unwrap();
@@ -91,7 +91,7 @@ fn a_body_over_the_limit_is_not_the_same_result_as_none() {
 
 #[test]
 fn a_lowered_limit_does_not_make_a_stored_result_another() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.admin();
     claim(&mut c);
     finish(&mut c, "idem_complete", "201, repeat('S', 1000)").unwrap();

@@ -109,7 +109,7 @@ const HOSTILE_PATH: &str = "SET search_path = evil, pg_temp, pg_catalog";
 
 #[test]
 fn a_hostile_search_path_before_the_first_call_is_not_used() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.connect_as(&hostile_application(&db));
     set_traps(&mut c, "evil");
     set_type_traps(&mut c, "evil");
@@ -121,7 +121,7 @@ fn a_hostile_search_path_before_the_first_call_is_not_used() {
 
 #[test]
 fn a_hostile_search_path_between_calls_is_not_used_even_after_plans_are_invalidated() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut owner = db.admin();
     let mut c = db.connect_as(&hostile_application(&db));
     whole_round(&mut c, "public", "before");
@@ -147,7 +147,7 @@ fn a_hostile_search_path_between_calls_is_not_used_even_after_plans_are_invalida
 
 #[test]
 fn temporary_objects_of_our_names_are_not_used() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let role = application(&db);
     let mut c = db.connect_as(&role);
     whole_round(&mut c, "public", "before");
@@ -171,7 +171,7 @@ fn temporary_objects_of_our_names_are_not_used() {
 
 #[test]
 fn a_cast_of_the_callers_own_runs_with_the_callers_rights() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let role = hostile_application(&db);
     let mut c = db.connect_as(&role);
     c.batch_execute(

@@ -11,7 +11,7 @@ fn a_waiting_claim_does_not_run_what_its_schemas_owner_puts_in_its_place() {
 }
 
 fn rename_under_a_waiting_claim(volatility: &str) {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut admin = db.admin();
     let owner = db.role("owner");
     admin

@@ -18,7 +18,7 @@ fn give_away(db: &Database) -> String {
 
 #[test]
 fn an_unprivileged_owner_is_enough_for_everything() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut early = db.connect_as(&application(&db));
     whole_round(&mut early, "public", "before");
     let owner = give_away(&db);
@@ -38,13 +38,13 @@ fn an_unprivileged_owner_is_enough_for_everything() {
     assert_eq!(sqlstate(early.claim("t", "POST /guarded", "k", b"")), "ID004");
     admin.batch_execute("UPDATE idempotency_keys SET expires_at = now() - interval '1 s'; TRUNCATE seen").unwrap();
     assert_eq!(early.claim("t", "POST /round", "after a", b"body").unwrap().outcome, "execute", "taken over");
-    assert_eq!(admin.value::<i32>("SELECT idem_sweep()"), 3, "every other finished row");
+    assert_eq!(admin.value::<i32>("SELECT idem_sweep()"), 5, "every other finished row and the tombstones");
     assert_eq!(admin.value::<String>("SELECT string_agg(DISTINCT as_role::text, ',') FROM seen"), owner);
 }
 
 #[test]
 fn what_the_owner_may_not_do_is_not_done() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.connect_as(&application(&db));
     c.claim("t", "POST /x", "open", b"").unwrap();
     let owner = give_away(&db);
@@ -58,7 +58,7 @@ fn what_the_owner_may_not_do_is_not_done() {
 
 #[test]
 fn a_superuser_who_calls_lends_no_rights() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let owner = give_away(&db);
     let mut admin = db.admin();
     whole_round(&mut admin, "public", "by a superuser");
@@ -70,7 +70,7 @@ fn a_superuser_who_calls_lends_no_rights() {
 /// At COMMIT a deferred trigger would run as whoever called: the owner cannot have one wait there for a superuser.
 #[test]
 fn an_owners_trigger_is_not_deferred_to_the_commit_of_the_caller() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let owner = give_away(&db);
     let mut admin = db.admin();
     admin
@@ -90,7 +90,7 @@ fn an_owners_trigger_is_not_deferred_to_the_commit_of_the_caller() {
 
 #[test]
 fn an_application_has_no_way_to_the_tables_but_the_functions() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.connect_as(&application(&db));
     whole_round(&mut c, "public", "stored");
     for attempt in [

@@ -36,7 +36,7 @@ fn hostile_settings(major: u32) -> Vec<&'static str> {
 #[test]
 fn hostile_settings_change_no_outcome() {
     let cluster = Cluster::shared();
-    let db = cluster.database();
+    let db = cluster.lenient_database();
     let role = application(&db);
     for setting in hostile_settings(cluster.installation().major()) {
         let mut c = db.connect_as(&role);
@@ -52,7 +52,7 @@ fn hostile_settings_change_no_outcome() {
 
 #[test]
 fn the_client_encoding_is_no_part_of_a_body() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut utf8 = db.connect_as(&application(&db));
     utf8.batch_execute(
         "SELECT idem_claim('t', 'POST /x', 'é', 'ü'::text); SELECT idem_complete('t', 'POST /x', 'é', 200, 'ß'::text)",
@@ -67,7 +67,7 @@ fn the_client_encoding_is_no_part_of_a_body() {
 
 #[test]
 fn a_read_only_transaction_replays_and_refuses_to_execute() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let mut c = db.connect_as(&application(&db));
     whole_round(&mut c, "public", "written");
     c.batch_execute("SET default_transaction_read_only = on").unwrap();
@@ -79,7 +79,7 @@ fn a_read_only_transaction_replays_and_refuses_to_execute() {
 
 #[test]
 fn row_level_security_on_the_tables_changes_nothing_for_the_functions() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let role = application(&db);
     let owner = db.role("owner");
     let mut early = db.connect_as(&role);
@@ -118,7 +118,7 @@ fn assert_unchanged(c: &mut Client, before: &BTreeSet<String>, when: &str) {
 
 #[test]
 fn the_callers_role_and_settings_are_as_before_after_every_ending() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let role = application(&db);
     db.admin().execute("SELECT idem_protect('POST /guarded')", &[]).unwrap();
     let mut c = db.connect_as(&role);
@@ -162,7 +162,7 @@ fn the_callers_role_and_settings_are_as_before_after_every_ending() {
 
 #[test]
 fn a_wait_that_is_cancelled_gives_the_role_back() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let role = application(&db);
     let mut holder = db.connect_as(&role);
     let mut held = holder.transaction().unwrap();
@@ -190,7 +190,7 @@ fn a_wait_that_is_cancelled_gives_the_role_back() {
 /// A library that is not preloaded defines its settings at the first call; before it, any name can be set.
 #[test]
 fn a_session_cannot_preset_what_is_for_the_administrator() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let role = application(&db);
     db.admin()
         .batch_execute(&format!("ALTER DATABASE {} SET idempotency_enforcer.tenant_setting = 'app.tenant'", db.name()))
