@@ -5,6 +5,7 @@
 use crate::fingerprint::RequestHash;
 use crate::pg::rights::OwnerRights;
 use crate::pg::spi::{Mode, Plan, Row, Spi};
+use crate::pg::subscriptions;
 use crate::pg::value::Value;
 use crate::refusal::Refusal;
 use crate::scope::Scope;
@@ -215,16 +216,21 @@ impl Tables {
         self.first(Statement::IsLeftOpen, &scope_args(scope), Mode::Read, |_| ()).is_some()
     }
 
-    /// Deletes up to `max_rows` finished rows whose retention has ended, in expiry order, skipping locked ones, and
-    /// all that expired before `from`.
-    pub fn sweep(&self, max_rows: i32, from: Option<TimestampWithTimeZone>) -> Vec<Swept> {
+    /// Deletes up to `max_rows` finished rows whose retention has ended, in expiry order, skipping locked ones, all
+    /// that expired before `from`, and after that the first `skip`.
+    pub fn sweep(&self, max_rows: i32, from: Option<TimestampWithTimeZone>, skip: i32) -> Vec<Swept> {
         self.rights.without_jit();
-        let args = [Value::int(max_rows), Value::optional(from, Value::timestamptz)];
+        let args = [Value::int(max_rows), Value::optional(from, Value::timestamptz), Value::int(skip)];
         self.all(Statement::Sweep, &args, Mode::Write, |row| Swept {
             endpoint: row.text(0),
             rows: row.bigint(1),
             latest: row.timestamptz(2),
         })
+    }
+
+    /// Whether the keys come from a publisher by logical replication, be it switched on or not.
+    pub fn is_subscribed(&self) -> bool {
+        find_table(self.schema, c"idempotency_keys").is_some_and(subscriptions::have)
     }
 
     /// The number of rows that a sweep would delete, counted up to `most`.
@@ -348,12 +354,12 @@ fn find_table(schema: pg_sys::Oid, name: &CStr) -> Option<pg_sys::Oid> {
     (table != pg_sys::InvalidOid).then_some(table)
 }
 
-/// Takes the locks that using the tables takes, until the transaction ends; false when that would have to wait, or the
-/// tables are not there. Whoever holds them waits for no other session's lock on a table.
+/// Takes the locks that using the tables takes, until the transaction ends; false when that would have to wait. Whoever
+/// holds them waits for no other session's lock on a table. Where one is missing, [`Tables::open`] has the words for it.
 pub fn try_lock(schema: pg_sys::Oid) -> bool {
     let find = || [find_table(schema, c"idempotency_endpoints"), find_table(schema, c"idempotency_keys")];
     let found = find();
-    let [Some(endpoints), Some(keys)] = found else { return false };
+    let [Some(endpoints), Some(keys)] = found else { return true };
     let modes = [pg_sys::AccessShareLock, pg_sys::RowExclusiveLock];
     // SAFETY: the lock manager takes any Oid; it processes invalidations once the lock is held.
     let locked = [endpoints, keys]

@@ -5,6 +5,7 @@
 //! kept plans with a chosen snapshot, the owner switch, advisory locks in a class of their own, text in the
 //! database's encoding, and transaction callbacks that are registered once.
 
+pub mod catalog;
 pub mod databases;
 pub mod encoding;
 pub mod entry;
@@ -16,6 +17,7 @@ pub mod rights;
 pub mod row;
 pub mod rows;
 pub mod spi;
+pub mod subscriptions;
 pub mod tell;
 pub mod transaction;
 pub mod value;
