@@ -5,8 +5,8 @@
 use crate::fingerprint::Fingerprint;
 use crate::pg::rights::OwnerRights;
 use crate::pg::spi::{Mode, Row, Spi};
-use crate::pg::transaction;
 use crate::pg::value::Value;
+use crate::pg::{subscriptions, transaction};
 use crate::refusal::Refusal;
 use crate::scope::Scope;
 use crate::status::Status;
@@ -301,16 +301,21 @@ impl Tables {
         self.first(Statement::State, &scope_args(scope), Mode::ReadLatest, |row| row.state(0, 1))
     }
 
-    /// Deletes up to `max_rows` finished rows whose retention has ended, in expiry order, skipping locked ones, and
-    /// all that expired before `from`.
-    pub fn sweep(&self, max_rows: i32, from: Option<TimestampWithTimeZone>) -> Vec<Swept> {
+    /// Deletes up to `max_rows` finished rows whose retention has ended, in expiry order, skipping locked ones, all
+    /// that expired before `from`, and after that the first `skip`.
+    pub fn sweep(&self, max_rows: i32, from: Option<TimestampWithTimeZone>, skip: i32) -> Vec<Swept> {
         self.rights.without_jit();
-        let args = [Value::int(max_rows), Value::optional(from, Value::timestamptz)];
+        let args = [Value::int(max_rows), Value::optional(from, Value::timestamptz), Value::int(skip)];
         self.all(Statement::Sweep, &args, Mode::Write, |row| Swept {
             endpoint: row.text(0),
             rows: row.bigint(1),
             latest: row.timestamptz(2),
         })
+    }
+
+    /// Whether the keys come from a publisher by logical replication, be it switched on or not.
+    pub fn is_subscribed(&self) -> bool {
+        subscriptions::have(self.found.keys)
     }
 
     /// The number of rows that a sweep would delete, counted up to `most`.

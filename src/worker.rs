@@ -4,6 +4,7 @@
 //! connected cannot be in the way of DROP DATABASE. Works only when the library is preloaded.
 
 mod launcher;
+mod trouble;
 mod visit;
 
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
@@ -13,10 +14,11 @@ const LIBRARY: &str = "idempotency_enforcer";
 /// The least time that a database is given in a round.
 const LEAST_BUDGET: Duration = Duration::from_secs(1);
 
-/// Registers the launcher. Called from `_PG_init`, while the postmaster preloads the library.
+/// Registers the launcher, and asks for its shared memory. Called from `_PG_init`, while the postmaster preloads the library.
 ///
 /// It starts when recovery has finished: on a standby not before its promotion.
 pub fn register() {
+    trouble::reserve();
     BackgroundWorkerBuilder::new("idempotency_enforcer launcher")
         .set_type("idempotency_enforcer launcher")
         .set_library(LIBRARY)

@@ -1,5 +1,6 @@
 //! The databases of the cluster, read from the shared catalog by a process that is connected to none.
 
+use crate::pg::catalog;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -14,29 +15,15 @@ pub struct DatabaseEntry {
 
 /// Lists the databases, as `get_database_list` of `autovacuum.c` does. Must run in a transaction.
 pub fn list() -> Vec<DatabaseEntry> {
-    let mut found = Vec::new();
-    // SAFETY: the scan is opened, read and closed here, with a lock on the catalog; a tuple is valid until the next is
-    // read, and its fixed part is a FormData_pg_database.
-    unsafe {
-        let catalog = pg_sys::table_open(pg_sys::DatabaseRelationId, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-        let scan = pg_sys::table_beginscan_catalog(catalog, 0, std::ptr::null_mut());
-        loop {
-            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
-            if tuple.is_null() {
-                break;
-            }
-            let row = &*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
-            found.push(DatabaseEntry {
-                oid: row.oid,
-                name: CStr::from_ptr(row.datname.data.as_ptr()).to_string_lossy().into_owned(),
-                // A connection limit of -2 marks a database whose DROP was interrupted (pg_database.h).
-                can_be_visited: !row.datistemplate && row.datallowconn && row.datconnlimit != -2,
-            });
-        }
-        pg_sys::heap_endscan(scan);
-        pg_sys::table_close(catalog, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
-    }
-    found
+    let read = |row: &pg_sys::FormData_pg_database| DatabaseEntry {
+        oid: row.oid,
+        // SAFETY: a `name` ends with a NUL.
+        name: unsafe { CStr::from_ptr(row.datname.data.as_ptr()) }.to_string_lossy().into_owned(),
+        // A connection limit of -2 marks a database whose DROP was interrupted (pg_database.h).
+        can_be_visited: !row.datistemplate && row.datallowconn && row.datconnlimit != -2,
+    };
+    // SAFETY: the fixed part of a row of pg_database is a FormData_pg_database.
+    unsafe { catalog::rows(pg_sys::DatabaseRelationId, read) }
 }
 
 /// Whether the database is there and can be visited now. Must run in a transaction.

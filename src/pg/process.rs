@@ -1,8 +1,11 @@
 //! A background process: its signals, what it shows of itself, and its locks on databases.
 
+use crate::pg::raise;
 use pgrx::bgworkers::{BackgroundWorker, SignalWakeFlags};
-use pgrx::{pg_guard, pg_sys};
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::{pg_guard, pg_sys, PgTryBuilder};
 use std::ffi::{c_int, CStr, CString};
+use std::panic::AssertUnwindSafe;
 use std::sync::Once;
 
 extern "C-unwind" {
@@ -77,7 +80,8 @@ fn set(name: &CStr, value: &CStr, source: pg_sys::GucSource::Type) {
     unsafe { pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), pg_sys::GucContext::PGC_SUSET, source) };
 }
 
-/// Shows a name in `pg_stat_activity.application_name` and `%a` of the log.
+/// Shows a name in `pg_stat_activity.application_name` and in the structured log (`%a` of `log_line_prefix` is for clients
+/// only). May be called before the process is connected, so that its first line has it.
 pub fn show_name(name: &CStr) {
     // The assign hook of the setting reports it to pg_stat_activity.
     set(c"application_name", name, pg_sys::GucSource::PGC_S_SESSION);
@@ -104,7 +108,40 @@ pub fn report_statistics() {
 
 /// Runs one transaction. An ERROR in it ends the process, which is what a worker that is started anew each round wants.
 pub fn transaction<R>(body: impl FnOnce() -> R) -> R {
-    BackgroundWorker::transaction(std::panic::AssertUnwindSafe(body))
+    BackgroundWorker::transaction(AssertUnwindSafe(body))
+}
+
+/// An ERROR that was caught.
+pub struct Failure {
+    /// Five characters.
+    pub sqlstate: String,
+    /// Without DETAIL and CONTEXT, which may hold values of rows.
+    pub message: String,
+}
+
+/// Runs one transaction; an ERROR in it, which is not logged then, aborts it.
+pub fn attempt<R>(body: impl FnOnce() -> R) -> Result<R, Failure> {
+    let failed = |error: CaughtError| {
+        // SAFETY: the error is out of PostgreSQL's hands; this gives back all that the transaction held.
+        unsafe { pg_sys::AbortCurrentTransaction() };
+        let (CaughtError::PostgresError(report)
+        | CaughtError::ErrorReport(report)
+        | CaughtError::RustPanic { ereport: report, .. }) = error;
+        Err(Failure {
+            sqlstate: raise::unpack_sqlstate(report.sql_error_code() as c_int),
+            message: report.message().to_owned(),
+        })
+    };
+    PgTryBuilder::new(AssertUnwindSafe(|| Ok(transaction(body))))
+        .catch_others(failed)
+        .catch_rust_panic(failed)
+        .execute()
+}
+
+/// Whether pg_upgrade runs this server: what is changed then is lost, or worse, half of it is.
+pub fn is_binary_upgrade() -> bool {
+    // SAFETY: a per-process value that is fixed when the server starts.
+    unsafe { pg_sys::IsBinaryUpgrade }
 }
 
 /// Ends the process. Code 0 means: not to be started again; 1: to be started again after its restart time.
@@ -113,12 +150,6 @@ pub fn exit(code: i32) -> ! {
     // SAFETY: runs PostgreSQL's own exit callbacks and ends the process.
     unsafe { pg_sys::proc_exit(code) };
     unreachable!()
-}
-
-/// Whether the server was started by pg_upgrade (`-b`).
-pub fn is_binary_upgrade() -> bool {
-    // SAFETY: a per-process flag, set from the command line before any library is loaded.
-    unsafe { pg_sys::IsBinaryUpgrade }
 }
 
 /// The database that the process is connected to.

@@ -48,6 +48,11 @@ fn pack_sqlstate(code: &str) -> c_int {
         .fold(0, |packed, (i, b)| packed + (((c_int::from(b) - c_int::from(b'0')) & 0x3F) << (6 * i)))
 }
 
+/// `unpack_sql_state` of `elog.c`.
+pub fn unpack_sqlstate(packed: c_int) -> String {
+    (0..5).map(|i| char::from(((packed >> (6 * i)) & 0x3F) as u8 + b'0')).collect()
+}
+
 /// Reports the refusal at ERROR; control does not come back.
 ///
 /// # Safety
@@ -75,12 +80,19 @@ pub unsafe fn raise(raised: Raised) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use super::pack_sqlstate;
+    use super::{pack_sqlstate, unpack_sqlstate};
 
     #[test]
     fn packs_as_postgresql_does() {
         // ERRCODE_UNIQUE_VIOLATION (23505) and ERRCODE_INTERNAL_ERROR (XX000), as in utils/errcodes.h.
         assert_eq!(pack_sqlstate("23505"), 83906754);
         assert_eq!(pack_sqlstate("XX000"), 2600);
+    }
+
+    #[test]
+    fn unpacks_what_was_packed() {
+        for code in ["23505", "XX000", "ID004", "P0001"] {
+            assert_eq!(unpack_sqlstate(pack_sqlstate(code)), code);
+        }
     }
 }

@@ -91,10 +91,11 @@ fn find(schema: pg_sys::Oid, name: &CStr) -> Option<pg_sys::Oid> {
     (table != pg_sys::InvalidOid).then_some(table)
 }
 
-/// Takes the locks that using the tables takes, until the transaction ends; false when that would have to wait, or the
-/// tables are not there. Whoever holds them waits for no other session's lock on a table.
+/// Takes the locks that using the tables takes, until the transaction ends; false when that would have to wait. Whoever
+/// holds them waits for no other session's lock on a table. Where one is missing, [`super::Tables::open`] has the words
+/// for it.
 pub fn try_lock(schema: pg_sys::Oid) -> bool {
-    let Some(found) = Found::in_schema(schema) else { return false };
+    let Some(found) = Found::in_schema(schema) else { return true };
     let wanted = [(found.endpoints, pg_sys::AccessShareLock), (found.keys, pg_sys::RowExclusiveLock)];
     // SAFETY: the lock manager takes any Oid; it processes invalidations once the lock is held.
     let locked = wanted

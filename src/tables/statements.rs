@@ -165,14 +165,14 @@ SELECT k.status, k.attempt
  WHERE k.tenant_id = $1 AND k.endpoint = $2 AND k.key = $3";
 
 /// $1 the largest number of rows, $2 NULL or where to begin: a batch that follows another need not pass over the rows
-/// that the other has deleted, which stay in the index while an old snapshot may see them.
+/// that the other has deleted, which stay in the index while an old snapshot may see them. $3 how many rows to pass over.
 const SWEEP: &str = "
 WITH batch AS MATERIALIZED (
   SELECT k.tenant_id, k.endpoint, k.key
     FROM @extschema@.idempotency_keys k
    WHERE k.expires_at <= now() AND k.expires_at >= COALESCE($2, '-infinity') AND k.status <> 'in_progress'
    ORDER BY k.expires_at
-   LIMIT $1
+   LIMIT $1 OFFSET $3
      FOR UPDATE SKIP LOCKED),
 swept AS (
   DELETE FROM @extschema@.idempotency_keys k
@@ -399,7 +399,7 @@ impl Statement {
             Statement::DeleteClaim => &[TEXT, TEXT, TEXT, INT4],
             Statement::Checkpoint => &[TEXT, TEXT, TEXT, INT4, TEXT, JSONB],
             Statement::State | Statement::Forget | Statement::Erase => &[TEXT, TEXT, TEXT],
-            Statement::Sweep => &[INT4, TIMESTAMPTZ],
+            Statement::Sweep => &[INT4, TIMESTAMPTZ, INT4],
             Statement::CountDue | Statement::Stuck => &[INT4],
             Statement::CountStuck => &[],
             Statement::HandOut => &[INT4, INTERVAL, TEXT],

@@ -1,5 +1,6 @@
 //! The launcher: once a round, has each database visited, one after the other.
 
+use super::trouble::Mark;
 use super::{LEAST_BUDGET, LIBRARY};
 use crate::pg::databases::{self, DatabaseEntry};
 use crate::pg::process::{self, DatabaseLock};
@@ -10,6 +11,7 @@ use pgrx::bgworkers::{
 };
 use pgrx::prelude::*;
 use pgrx::PgMemoryContexts;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How long the launcher sleeps at most before it looks at its flags again.
@@ -22,10 +24,13 @@ const GRACE: Duration = Duration::from_secs(30);
 #[pg_guard]
 #[no_mangle]
 pub extern "C-unwind" fn idempotency_enforcer_launcher(_argument: pg_sys::Datum) {
+    if process::is_binary_upgrade() {
+        return; // and is not started again
+    }
     process::handle_signals_between_steps();
-    process::connect_to_no_database();
     process::show_name(c"idempotency_enforcer launcher");
-    let mut launcher = Launcher { next_round: Instant::now(), no_slot_reported: false };
+    process::connect_to_no_database();
+    let mut launcher = Launcher { next_round: Instant::now(), no_slot_reported: false, logged: HashMap::new() };
     loop {
         stop_if_asked();
         process::reload_if_asked();
@@ -57,6 +62,8 @@ struct Launcher {
     next_round: Instant,
     /// So that a server without a free slot gets one line, not one a round.
     no_slot_reported: bool,
+    /// What the visitors have logged of databases where something is wrong.
+    logged: HashMap<pg_sys::Oid, Mark>,
 }
 
 impl Launcher {
@@ -65,6 +72,7 @@ impl Launcher {
         let counted = stats::databases(); // before the list: one that is created meanwhile is not taken for dropped
         let all = process::transaction(databases::list);
         stats::forget_databases(counted.into_iter().filter(|oid| all.iter().all(|d| d.oid != *oid)));
+        self.logged.retain(|oid, _| all.iter().any(|d| d.oid == *oid));
         let to_visit: Vec<&DatabaseEntry> =
             all.iter().filter(|d| d.can_be_visited && settings::is_swept(&d.name)).collect();
         let budget = (interval / to_visit.len().max(1) as u32).max(LEAST_BUDGET);
@@ -90,12 +98,14 @@ impl Launcher {
     }
 
     fn start_visitor(&mut self, database: pg_sys::Oid, budget: Duration) {
+        let logged = self.logged.remove(&database).unwrap_or_default();
+        logged.leave(); // until the visitor knows better
         let visitor = BackgroundWorkerBuilder::new("idempotency_enforcer worker")
             .set_type("idempotency_enforcer worker")
             .set_library(LIBRARY)
             .set_function("idempotency_enforcer_visit")
             .set_argument(database.into_datum())
-            .set_extra(&budget.as_millis().to_string())
+            .set_extra(&format!("{} {}", budget.as_millis(), logged.to_hex()))
             .set_start_time(BgWorkerStartTime::RecoveryFinished)
             .set_restart_time(None)
             .set_notify_pid(own_pid())
@@ -120,6 +130,9 @@ impl Launcher {
                 .report(PgLogLevel::LOG);
             }
             Err(_) => {}
+        }
+        if Mark::left() != Mark::default() {
+            self.logged.insert(database, Mark::left());
         }
     }
 }

@@ -7,6 +7,7 @@ mod standby;
 mod stats;
 mod stuck;
 mod sweeping;
+mod trouble;
 
 use harness::{wait_for, wait_until, Calls, Cluster};
 use postgres::Client;
