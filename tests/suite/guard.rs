@@ -1,6 +1,7 @@
 //! The commit guard: no transaction commits a claim of its own that it has left open.
 
 mod ends;
+mod foreign;
 mod savepoints;
 
 use crate::payments::*;
