@@ -1,4 +1,7 @@
-"""idempotency_enforcer from Python: one function a call, with the casts that every driver needs. Copy it as it is."""
+"""idempotency_enforcer from Python: one function per call, with the casts that every driver needs. Copy it as it is.
+
+The extension is in the schema `idempotency`.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,7 +23,10 @@ class Scope:
 
 @dataclass(frozen=True)
 class Arrival:
-    """What `idem_claim` decided. Anything but "execute" (or "unprotected") is sent to the client as it is."""
+    """What `idem_claim` decided. Anything but "execute" (or "unprotected") is sent to the client as it is.
+
+    `attempt` goes into every later call about this claim: it is not always 1.
+    """
 
     outcome: str
     response_code: int | None
@@ -62,12 +68,16 @@ class NotTheOwner(Exception):
     """The claim has been taken over, released or finished by somebody else, who decides what becomes of it."""
 
 
-def claim(conn: psycopg.Connection, scope: Scope, body: bytes) -> Arrival:
+def claim(conn: psycopg.Connection, scope: Scope, body: bytes, target: str | None = None) -> Arrival:
+    """Decides what becomes of a request.
+
+    `target` is the path with its parameters: an endpoint that is a template, such as `POST /orders/{id}/refund`, needs it.
+    """
     with conn.cursor(row_factory=class_row(Arrival)) as cursor:
         cursor.execute(
             "SELECT outcome, response_code, response_headers, response_body, attempt, provider_key"
-            "  FROM idem_claim(%s::text, %s::text, %s::text, %s::bytea)",
-            (scope.tenant, scope.endpoint, scope.key, body),
+            "  FROM idempotency.idem_claim(%s::text, %s::text, %s::text, %s::bytea, request_target => %s::text)",
+            (scope.tenant, scope.endpoint, scope.key, body, target),
         )
         return cursor.fetchone()
 
@@ -75,13 +85,14 @@ def claim(conn: psycopg.Connection, scope: Scope, body: bytes) -> Arrival:
 def checkpoint(conn: psycopg.Connection, scope: Scope, attempt: int, point: str, state: dict) -> None:
     _call(
         conn,
-        "SELECT idem_checkpoint(%s::text, %s::text, %s::text, %s::text, %s::jsonb, %s::int)",
+        "SELECT idempotency.idem_checkpoint(%s::text, %s::text, %s::text, %s::text, %s::jsonb, %s::int)",
         (scope.tenant, scope.endpoint, scope.key, point, Jsonb(state), attempt),
     )
 
 
 def finish(conn: psycopg.Connection, scope: Scope, attempt: int, result: Result) -> None:
-    function = "idem_complete" if result.succeeded else "idem_fail"
+    """Stores the result. The same result again, from whoever owns the claim, changes nothing."""
+    function = "idempotency.idem_complete" if result.succeeded else "idempotency.idem_fail"
     _call(
         conn,
         f"SELECT {function}(%s::text, %s::text, %s::text, %s::int, %s::bytea, %s::jsonb, attempt => %s::int)",
@@ -89,23 +100,29 @@ def finish(conn: psycopg.Connection, scope: Scope, attempt: int, result: Result)
     )
 
 
-def release(conn: psycopg.Connection, scope: Scope, attempt: int) -> None:
-    _call(
+def release(conn: psycopg.Connection, scope: Scope, attempt: int) -> bool:
+    """The effect did not happen and cannot any more: the next arrival executes, with the next attempt.
+
+    False when there is no open claim, as when the same release is sent again.
+    """
+    return _call(
         conn,
-        "SELECT idem_release(%s::text, %s::text, %s::text, %s::int)",
+        "SELECT idempotency.idem_release(%s::text, %s::text, %s::text, %s::int)",
         (scope.tenant, scope.endpoint, scope.key, attempt),
     )
 
 
 def reconcile(conn: psycopg.Connection, max_claims: int, lease: timedelta, endpoint: str) -> list[StuckClaim]:
     with conn.cursor(row_factory=class_row(StuckClaim)) as cursor:
-        cursor.execute("SELECT * FROM idem_reconcile(%s::int, %s::interval, %s::text)", (max_claims, lease, endpoint))
+        cursor.execute(
+            "SELECT * FROM idempotency.idem_reconcile(%s::int, %s::interval, %s::text)", (max_claims, lease, endpoint)
+        )
         return cursor.fetchall()
 
 
-def _call(conn: psycopg.Connection, sql: str, parameters: tuple) -> None:
+def _call(conn: psycopg.Connection, sql: str, parameters: tuple) -> bool:
     try:
-        conn.execute(sql, parameters)
+        return conn.execute(sql, parameters).fetchone()[0]
     except psycopg.Error as error:
         # No such claim, finished with another result, owned by another attempt.
         if error.sqlstate in ("ID001", "ID002", "ID003"):

@@ -1,6 +1,7 @@
 """A small payment provider: what a real one does about idempotency keys, and all that can go wrong on the way to it.
 
-    POST /charges                 charges the card of {"reference", "amount", "currency", "card"}; needs an Idempotency-Key
+    POST /charges                 charges the card of {"reference", "amount", "currency", "card"};
+                                  needs an Idempotency-Key
     GET  /charges/{key}           what became of the charge with this key
     GET  /charges                 all charges
 

@@ -17,7 +17,8 @@ import idempotency
 from idempotency import Arrival, NotTheOwner, Result, Scope
 from payments import ENDPOINT, Order, OutcomeUnknown, Provider, crash_point, settle
 
-# A connection is in autocommit: what belongs together is in a conn.transaction() block, the call to the provider in none.
+# A connection is in autocommit: what belongs together is in a conn.transaction() block, the call to the provider in
+# none.
 pool = ConnectionPool(
     os.environ.get("DATABASE_URL", "dbname=payments user=payments_service"),
     kwargs={"autocommit": True},

@@ -1,7 +1,10 @@
-//! Every SQL block of the documentation runs, in order, and prints what the documentation says it prints.
+//! Every SQL block of the documentation runs, in order, and prints what the documentation says it prints. Every link within
+//! the documentation leads somewhere.
 //!
 //! The `sql` blocks of a file are one psql session; `<!-- in a new database -->` before a block starts another. A `text`
-//! block right after an `sql` block is the end of what that block prints.
+//! block right after an `sql` block is the end of what that block prints. Blocks may be indented, as in a list.
+
+mod links;
 
 use harness::Cluster;
 use std::path::{Path, PathBuf};
@@ -33,8 +36,13 @@ fn every_sql_block_of_the_documentation_runs_and_prints_what_it_says() {
     assert!(blocks_run >= 8, "only {blocks_run} blocks were found");
 }
 
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
+}
+
+/// The README and what is in `docs/`.
 fn documents() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    let root = root();
     let mut found = vec![root.join("README.md")];
     if let Ok(docs) = std::fs::read_dir(root.join("docs")) {
         found.extend(docs.flatten().map(|entry| entry.path()).filter(|p| p.extension().is_some_and(|e| e == "md")));
@@ -84,11 +92,12 @@ fn blocks(markdown: &str) -> Vec<Block> {
             NEW_DATABASE => in_new_database = true,
             "" => {}
             fence if fence.starts_with("```") => {
+                let indentation = line.len() - line.trim_start().len();
                 let content: String = lines
                     .by_ref()
                     .map(|(_, l)| l)
                     .take_while(|l| l.trim() != "```")
-                    .map(|l| format!("{l}\n"))
+                    .map(|l| format!("{}\n", l.get(indentation..).unwrap_or_default()))
                     .collect();
                 match fence {
                     "```sql" => {
@@ -112,10 +121,12 @@ fn blocks(markdown: &str) -> Vec<Block> {
 
 #[test]
 fn blocks_are_found_with_what_they_print() {
-    let text = "a\n```sql\nSELECT 1;\n```\n\n```text\n1\n```\nb\n<!-- in a new database -->\n```sql\nX\n```\nc\n```text\n2\n```\n";
+    let text = "a\n```sql\nSELECT 1;\n```\n\n```text\n1\n```\nb\n<!-- in a new database -->\n```sql\nX\n```\nc\n```text\n2\n```\n\
+                - d\n\n  ```sql\n  Y\n\n    Z\n  ```\n";
     let expected = [
         Block { line: 2, in_new_database: false, sql: "SELECT 1;\n".into(), prints: Some("1\n".into()) },
         Block { line: 11, in_new_database: true, sql: "X\n".into(), prints: None },
+        Block { line: 20, in_new_database: false, sql: "Y\n\n  Z\n".into(), prints: None },
     ];
     assert_eq!(blocks(text), expected);
 }

@@ -4,6 +4,7 @@ Connects by the environment (PGHOST, PGPORT, PGDATABASE, PGUSER) and prints a JS
 """
 
 import json
+import os
 import traceback
 
 import psycopg
@@ -21,8 +22,8 @@ COMPLETE_BINARY = "SELECT idem_complete(%s, %s, %s, %b, %b, %b)"
 
 def stored(row):
     """The columns of the outcome that are replayed."""
-    outcome, code, headers, body = row[:4]
-    return outcome, code, headers, None if body is None else bytes(body)
+    assert row[3] is None or type(row[3]) is bytes, type(row[3])
+    return row[:4]
 
 
 def expect(actual, expected):
@@ -37,7 +38,9 @@ def round_of(connection, endpoint, body, claim=CLAIM, complete=COMPLETE, headers
         request = body if body is not None else b""
         with connection.transaction():
             expect(stored(connection.execute(claim, (*scope, request)).fetchone()), ("execute", None, None, None))
-            connection.execute(complete, (*scope, 201, body, headers and Jsonb(headers)))
+            response = (*scope, 201, body, headers and Jsonb(headers))
+            expect(connection.execute(complete, response).fetchone(), (True,))
+            expect(connection.execute(complete, response).fetchone(), (False,))
         replay = connection.execute(claim, (*scope, request)).fetchone()
         expect(stored(replay), ("replay", 201, headers, expected))
         changed = request + ("!" if isinstance(request, str) else b"!")
@@ -100,15 +103,27 @@ def pipeline(connection):
     expect(stored(connection.execute(CLAIM, (*scope, BINARY)).fetchone()), ("replay", 201, HEADERS, BINARY))
 
 
-def errors_carry_their_sqlstate(connection):
+def expect_error(connection, sqlstate, sql, parameters):
     try:
-        connection.execute(COMPLETE, ("tenant", "POST /x", "none", 200, TEXT, None))
+        connection.execute(sql, parameters)
     except psycopg.Error as error:
-        expect(error.sqlstate, "ID001")
+        expect(error.sqlstate, sqlstate)
         assert error.diag.message_detail and error.diag.message_hint
     else:
         raise AssertionError("no error")
     connection.rollback()
+
+
+def errors_carry_their_sqlstate(connection):
+    expect_error(connection, "ID001", COMPLETE, ("tenant", "POST /x", "none", 200, TEXT, None))
+
+
+def bytes_that_were_cast_to_text_are_refused(connection):
+    scope = ("tenant", "POST /cast", "k")
+    for body in [b"", BINARY]:
+        connection.execute(CLAIM, (*scope, "request"))
+        cast = "SELECT idem_complete(%s, %s, %s, 200, %s::bytea::text)"
+        expect_error(connection, "22023", cast, (*scope, body))
 
 
 CASES = [
@@ -123,15 +138,17 @@ CASES = [
     autocommit,
     pipeline,
     errors_carry_their_sqlstate,
+    bytes_that_were_cast_to_text_are_refused,
 ]
 
 
 def main():
     failed = {}
+    # 0: every statement is prepared on the server from its first execution on. None: never, as a pooler needs it.
+    prepare_threshold = None if "BEHIND_POOLER" in os.environ else 0
     for case in CASES:
         try:
-            # 0: every statement is prepared on the server from its first execution on.
-            with psycopg.connect("", prepare_threshold=0) as connection:
+            with psycopg.connect("", prepare_threshold=prepare_threshold) as connection:
                 case(connection)
         except Exception:
             failed[case.__name__] = traceback.format_exc()

@@ -1,10 +1,11 @@
 //! Transaction pooling: nothing depends on the session.
 
+use super::{check_client, node, python};
 use crate::security::{application, sqlstate};
 use harness::{free_port, wait_for, Calls, Cluster, Database};
 use postgres::types::{ToSql, Type};
 use postgres::{Client, NoTls};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use tempfile::TempDir;
 
@@ -83,6 +84,28 @@ const COMPLETE: &str = "SELECT pg_backend_pid() AS pid, idem_complete('t', 'POST
 /// Advisory locks of any kind that are held in the database.
 const LOCKS: &str = "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database
                       WHERE locktype = 'advisory' AND datname = current_database()";
+
+/// Runs a client program behind the pooler, with the setting that docs/drivers.md names for its driver.
+fn check_client_behind_pooler(mut command: Command, program: &str) {
+    let db = Cluster::shared().lenient_database();
+    let role = application(&db);
+    let pooler = Pooler::start(&db, &role, 2);
+    command.env("BEHIND_POOLER", "1");
+    check_client(command, program, &db, &role, pooler.port);
+    assert_eq!(db.admin().value::<i64>(LOCKS), 0);
+}
+
+// CASES 68
+#[test]
+fn python_psycopg_works_behind_a_pooler_without_prepared_statements() {
+    check_client_behind_pooler(python(), "python/client.py");
+}
+
+// CASES 68
+#[test]
+fn node_pg_works_behind_a_pooler_with_unnamed_statements() {
+    check_client_behind_pooler(node(), "node/client.js");
+}
 
 #[test]
 fn many_clients_over_few_backends_execute_each_key_once() {
@@ -183,7 +206,7 @@ fn the_guard_refuses_and_the_next_client_of_the_backend_is_unaffected() {
 
 #[test]
 fn a_client_that_goes_away_leaves_no_claim_and_no_lock() {
-    let db = Cluster::shared().database();
+    let db = Cluster::shared().lenient_database();
     let role = application(&db);
     let pooler = Pooler::start(&db, &role, 2);
     let mut gone = pooler.connect();

@@ -54,7 +54,8 @@ impl World {
         let mut admin = cluster.connect();
         admin.batch_execute(&schema).expect("schema.sql");
         // Soon stuck, so that the test need not wait for half a minute.
-        admin.batch_execute("SELECT idem_protect('POST /payments', 'external', stuck_after => '1 second')").unwrap();
+        let protect = "SELECT idempotency.idem_protect('POST /payments', 'external', stuck_after => '1 second')";
+        admin.batch_execute(protect).unwrap();
         let files = TempDir::with_prefix("payments-").expect("a temporary directory");
         let provider_port = free_port();
         let provider = Process::start(
@@ -67,8 +68,10 @@ impl World {
         World { cluster, provider_port, _provider: provider, files }
     }
 
+    /// With the extension's schema in its search_path, which the service does not have.
     pub fn admin(&self) -> Client {
-        self.cluster.config("postgres", "postgres").connect(NoTls).expect("the database")
+        let mut config = self.cluster.config("postgres", "postgres");
+        config.options("-c search_path=public,idempotency").connect(NoTls).expect("the database")
     }
 
     fn python(&self, role: &str, variables: &[(&str, &str)]) -> Command {
