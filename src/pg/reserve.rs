@@ -147,7 +147,7 @@ mod tests {
             MEMORY.below.is_dry.store(true, Release);
             let odd = MEMORY.alloc(layout(3, 1));
             let aligned = MEMORY.alloc(layout(1000, 64));
-            assert!(!odd.is_null() && !aligned.is_null() && aligned as usize % 64 == 0);
+            assert!(!odd.is_null() && !aligned.is_null() && (aligned as usize).is_multiple_of(64));
             // A block from before grows into the reserve, with what is in it.
             let grown = MEMORY.realloc(early, layout(100, 1), 5_000);
             assert!(MEMORY.is_of_reserve(grown) && (0..100).all(|i| *grown.add(i) == 7));
