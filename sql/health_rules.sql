@@ -33,6 +33,8 @@ BEGIN ATOMIC
       (false, 'ttl_above_retry_window', 'CHECK (ttl > retry_window)'),
       (false, 'ttl_at_least_a_day', 'CHECK (ttl >= ''24 hours'')'),
       (false, 'ttl_at_most_a_century', 'CHECK (ttl <= ''36500 days'')'),
+      (false, 'stuck_after_positive', 'CHECK (stuck_after > ''0'')'),
+      (false, 'stuck_after_at_most_a_century', 'CHECK (stuck_after <= ''36500 days'')'),
       (true, 'row_is_well_formed', NULL)) w(is_keys, name, rule)
     JOIN @extschema@._idem_named_relations() r ON r.is_root AND r.is_keys = w.is_keys
    WHERE NOT EXISTS (SELECT FROM pg_constraint c

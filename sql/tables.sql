@@ -23,6 +23,7 @@ CREATE TABLE @extschema@.idempotency_endpoints (
   CONSTRAINT ttl_at_least_a_day CHECK (ttl OPERATOR(pg_catalog.>=) '24 hours'),
   CONSTRAINT ttl_at_most_a_century CHECK (ttl OPERATOR(pg_catalog.<=) '36500 days'),
   CONSTRAINT stuck_after_positive CHECK (stuck_after OPERATOR(pg_catalog.>) '0'),
+  CONSTRAINT stuck_after_at_most_a_century CHECK (stuck_after OPERATOR(pg_catalog.<=) '36500 days'),
   CONSTRAINT max_body_bytes_not_negative CHECK (max_body_bytes OPERATOR(pg_catalog.>=) 0),
   CONSTRAINT expected_writes_not_negative CHECK (expected_writes_per_day OPERATOR(pg_catalog.>=) 0)
 );

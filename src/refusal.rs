@@ -68,7 +68,15 @@ impl Refusal {
         Refusal::invalid(
             format!("{argument} is too long"),
             format!("It has {size} bytes; at most {most} are allowed."),
-            "Pass an identifier or a reference, not data; of a URL as endpoint only the route template.",
+            match argument {
+                "tenant_id" | "only_endpoint" | "endpoint" => {
+                    "Pass an identifier, not data; of a URL as endpoint only the route template."
+                }
+                "request_target" => "Pass the path and query; what is longer belongs into the body.",
+                "response_headers" => "Store the headers that a retry must be sent; the server adds its own.",
+                "resource_ref" | "recovery_state" => "Store a reference to the data, such as a path or an id.",
+                _ => "Pass a shorter one.",
+            },
         )
     }
 

@@ -190,8 +190,9 @@ fn a_wait_that_is_cancelled_gives_the_role_back() {
 /// A library that is not preloaded defines its settings at the first call; before it, any name can be set.
 #[test]
 fn a_session_cannot_preset_what_is_for_the_administrator() {
-    let db = Cluster::shared().lenient_database();
+    let db = Cluster::shared().database();
     let role = application(&db);
+    db.admin().batch_execute("SELECT idem_protect('POST /x', 'external')").unwrap();
     db.admin()
         .batch_execute(&format!("ALTER DATABASE {} SET idempotency_enforcer.tenant_setting = 'app.tenant'", db.name()))
         .unwrap();

@@ -14,7 +14,7 @@ fn open_for(c: &mut Client, tenant: &str, endpoint: &str, key: &str, age: &str) 
 #[test]
 fn stuck_claims_are_logged_with_what_to_do_and_nothing_secret() {
     let cluster = cluster(&["idempotency_enforcer.sweep_interval = 0"]);
-    let db = cluster.database();
+    let db = cluster.lenient_database();
     let mut c = db.admin();
     c.batch_execute(
         "SELECT idem_protect('POST /slow', 'external', stuck_after => '1 hour');
@@ -63,7 +63,7 @@ fn stuck_claims_are_logged_with_what_to_do_and_nothing_secret() {
 #[test]
 fn neither_the_view_nor_the_worker_reads_the_finished_rows() {
     let cluster = cluster(&["idempotency_enforcer.sweep_interval = 0", "autovacuum = off"]);
-    let db = cluster.database();
+    let db = cluster.lenient_database();
     let mut c = db.admin();
     c.batch_execute(
         "INSERT INTO idempotency_keys
