@@ -129,7 +129,7 @@ bench: install
 lint: check check-rust $(SCRIPT) target/lint-venv/.made
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --tests -- -D warnings
-	cargo clippy $(TESTS) --all-targets -- -D warnings
+	cargo clippy $(TESTS) --all-targets --all-features -- -D warnings
 	target/lint-venv/bin/python tools/pgspot $(SCRIPT)
 
 # What comes from package registries, made anew when its list changes.

@@ -44,7 +44,7 @@ fn visit(budget: Duration, logged: Mark) {
     let started = Instant::now();
     process::show_work("looking for stuck claims and expired keys");
     let Some(home) = process::transaction(find_home) else { return };
-    let mut troubles = Vec::new();
+    let (mut troubles, mut interrupted) = (Vec::new(), false);
     // On a subscriber the rows are the publisher's, and so are their troubles.
     let look = |tables: &Tables| (!tables.is_subscribed()).then(|| tables.count_due(1) > 0);
     match home.quietly("nothing can be done", look) {
@@ -52,7 +52,9 @@ fn visit(budget: Duration, logged: Mark) {
         Ok(Some(None)) => {}
         Ok(Some(Some(sweep_is_due))) => {
             if sweep_is_due {
-                troubles.extend(sweep_and_tell(&home, started, budget));
+                let sweep = sweep_and_tell(&home, started, budget);
+                interrupted = sweep.interruption.is_some();
+                troubles.extend(sweep.trouble);
             }
             // After the sweep, and in a transaction of its own: whatever is wrong with one, the other is done.
             let report = |tables: &Tables| report_stuck(tables, &home.database);
@@ -61,7 +63,10 @@ fn visit(budget: Duration, logged: Mark) {
         Err(trouble) => troubles.push(trouble),
     }
     process::transaction(|| {
-        if troubles.is_empty() || find_home().is_some_and(|now| now.schema == home.schema) {
+        // One that was interrupted may not have come to the trouble that was logged; one whose extension is gone has none.
+        let is_known =
+            if troubles.is_empty() { !interrupted } else { find_home().is_some_and(|h| h.schema == home.schema) };
+        if is_known {
             trouble::report((process::own_database(), &home.database), &troubles, logged);
         }
     });
@@ -119,13 +124,13 @@ impl Home {
     }
 }
 
-/// Sweeps, and logs what was swept. Returns what was in the way.
-fn sweep_and_tell(home: &Home, started: Instant, budget: Duration) -> Option<Trouble> {
+/// Sweeps, and logs what was swept.
+fn sweep_and_tell(home: &Home, started: Instant, budget: Duration) -> Sweep {
     process::show_work("sweeping expired keys");
     let mut sweep = Sweep::default();
-    let interruption = sweep.run(home, started, budget);
+    sweep.interruption = sweep.run(home, started, budget);
     if sweep.rows > 0 {
-        let left = interruption.map_or_else(|| count_left(home), str::to_owned);
+        let left = sweep.interruption.map_or_else(|| count_left(home), str::to_owned);
         log!(
             "idempotency_enforcer: swept {} expired keys of database {:?} in {:.1} s, {left}",
             sweep.rows,
@@ -133,7 +138,7 @@ fn sweep_and_tell(home: &Home, started: Instant, budget: Duration) -> Option<Tro
             started.elapsed().as_secs_f64()
         );
     }
-    sweep.trouble
+    sweep
 }
 
 const MADE_WAY: &str = "interrupted by another session's lock";
@@ -155,6 +160,8 @@ struct Sweep {
     rows: i64,
     /// The first that happened.
     trouble: Option<Trouble>,
+    /// What has ended it early.
+    interruption: Option<&'static str>,
 }
 
 impl Sweep {

@@ -169,3 +169,21 @@ fn a_subscription_of_another_table_changes_nothing() {
     wait_until("the sweep", || keys(&mut s).is_empty());
     s.batch_execute("DROP SUBSCRIPTION upgrade").unwrap();
 }
+
+/// Partitions are subscribed to one by one. What the server checks when it makes such rows is not at issue here.
+#[test]
+fn a_subscribed_partition_makes_all_keys_the_publishers() {
+    let db = Cluster::shared().database();
+    let mut c = db.admin();
+    c.batch_execute("SELECT idem_protect('POST /pay'); CREATE TABLE ledger (id text PRIMARY KEY)").unwrap();
+    assert_eq!(pay(&mut c, "a", "a"), "execute");
+    expire(&mut c, "a");
+    c.batch_execute(
+        "CREATE TABLE part () INHERITS (idempotency_keys); SET allow_system_table_mods = on;
+         INSERT INTO pg_subscription_rel VALUES (1, 'ledger'::regclass, 'r'), (1, 'part'::regclass, 'r')",
+    )
+    .unwrap();
+    assert_eq!((c.value::<i32>("SELECT idem_sweep()"), keys(&mut c).as_str()), (0, "a"));
+    c.batch_execute("DELETE FROM pg_subscription_rel WHERE srrelid = 'part'::regclass; DROP TABLE part").unwrap();
+    assert_eq!(c.value::<i32>("SELECT idem_sweep()"), 1);
+}
