@@ -71,7 +71,7 @@ class NotTheOwner(Exception):
 def claim(conn: psycopg.Connection, scope: Scope, body: bytes, target: str | None = None) -> Arrival:
     """Decides what becomes of a request.
 
-    `target` is the path with its parameters: an endpoint that is a template, such as `POST /orders/{id}/refund`, needs it.
+    `target` is the path with its parameters: an endpoint that is a template (`POST /orders/{id}/refund`) needs it.
     """
     with conn.cursor(row_factory=class_row(Arrival)) as cursor:
         cursor.execute(
