@@ -130,7 +130,7 @@ impl Refusal {
     pub fn rule_on_table(table: &str, rule: &str) -> Self {
         Refusal {
             sqlstate: NOT_IN_PREREQUISITE_STATE,
-            message: format!("table {table} has a rule: {rule}"),
+            message: format!("table {table} has a rule: {rule:?}"),
             detail: "A rule makes statements do something else than they say.".into(),
             hint: "DROP RULE; a trigger of the table's owner can observe what is written.".into(),
         }

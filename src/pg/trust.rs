@@ -3,6 +3,7 @@
 //! Our statements run with the rights of the tables' owner. A trigger can be put on a table by whoever has the right
 //! TRIGGER on it, so only one whose code belongs to a superuser or to that owner may run.
 
+use crate::pg::catalog;
 use pgrx::pg_sys;
 use std::ffi::{c_char, CStr};
 
@@ -191,12 +192,21 @@ pub fn name_of_role(role: pg_sys::Oid) -> String {
     }
 }
 
+/// What a row of `pg_rewrite` begins with (pg_rewrite.h).
+#[repr(C)]
+struct Rewrite {
+    oid: pg_sys::Oid,
+    rulename: pg_sys::NameData,
+}
+
+/// Read from the catalog: PostgreSQL's own functions for it need a snapshot, which the commit guard does not have.
 fn name_of_rule(rule: pg_sys::Oid) -> String {
-    // SAFETY: calls a function of PostgreSQL's own that takes an Oid and returns text.
-    let text: Option<String> =
-        unsafe { pgrx::direct_function_call(pg_sys::pg_get_ruledef, &[Some(pg_sys::Datum::from(rule))]) };
-    // CREATE RULE name AS
-    let text = text.unwrap_or_default();
-    let name = text.strip_prefix("CREATE RULE ").and_then(|rest| rest.split_once(" AS")).map(|(name, _)| name);
-    name.unwrap_or_default().to_owned()
+    const PG_REWRITE: u32 = 2618;
+    // SAFETY: as the catalog is defined in every version; a name is NUL-terminated.
+    let names = unsafe {
+        catalog::rows(PG_REWRITE.into(), |row: &Rewrite| {
+            (row.oid == rule).then(|| CStr::from_ptr(row.rulename.data.as_ptr()).to_string_lossy().into_owned())
+        })
+    };
+    names.into_iter().flatten().next().unwrap_or_default()
 }

@@ -33,6 +33,7 @@ mod stored_rows;
 mod sweep;
 mod targets;
 mod tenancy;
+mod trust;
 mod upgrade;
 mod views;
 mod volume;

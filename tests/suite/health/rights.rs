@@ -12,7 +12,7 @@ fn a_foreign_key_a_rule_and_row_security_are_found() {
         &[
             (
                 "critical",
-                "The tables cannot be used: \"table idempotency_keys has a rule: \\\"r\\nule\\\"\"",
+                "The tables cannot be used: \"table idempotency_keys has a rule: \\\"r\\\\nule\\\"\"",
             ),
             ("critical", "Rule \"r\\nule\" on table \"public.idempotency_keys\" changes what is stored."),
             (
