@@ -3,6 +3,7 @@
 mod arguments;
 mod arrivals;
 mod bodies;
+mod bounds;
 mod cost;
 mod crashes;
 mod design_doc;
