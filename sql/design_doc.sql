@@ -89,14 +89,24 @@ BEGIN ATOMIC
   SELECT E'\n### In use, but not registered\n\n' || coalesce(
     E'| endpoint | seen in |\n|---|---|\n'
     || string_agg(format(E'| %s | %s |\n', @extschema@._idem_markdown(u.endpoint, true),
-                         concat_ws(', ', CASE WHEN u.has_finished_claims THEN 'finished claims' END,
-                                         CASE WHEN u.has_open_claims THEN 'open claims' END)), '' ORDER BY u.endpoint COLLATE "C")
+                         concat_ws(', ', CASE WHEN u.finished THEN 'finished claims' END,
+                                         CASE WHEN u.open THEN 'open claims' END,
+                                         CASE WHEN u.counted THEN 'counters' END)), '' ORDER BY u.endpoint COLLATE "C")
     || E'\nRegister them with `idem_protect()`.\n', E'None was seen.\n')
     || CASE WHEN @extschema@._idem_doc_setting('require_registration') = 'off'
             THEN E'\nA claim of one is let through (`require_registration` is off): its key is required and kept '
                  '24 hours, without a commit guard.\n'
             ELSE E'\nA new claim of one is refused (`ID006`).\n' END
-    FROM @extschema@._idem_unregistered_in_use() u;
+    FROM (SELECT s.endpoint, bool_or(s.finished) AS finished, bool_or(s.open) AS open, bool_or(s.counted) AS counted
+            FROM (SELECT r.endpoint, r.has_finished_claims AS finished, r.has_open_claims AS open, false AS counted
+                    FROM @extschema@._idem_unregistered_in_use() r
+                   UNION ALL
+                  -- Counted when they were registered.
+                  SELECT c.endpoint, false, false, true
+                    FROM @extschema@._idem_counted() c
+                   WHERE c.kind = 'endpoint' AND c.n[1] + c.n[2] > 0
+                     AND NOT EXISTS (SELECT FROM @extschema@._idem_registry() r WHERE r.endpoint = c.endpoint)) s
+           GROUP BY s.endpoint) u;
 END;
 
 CREATE FUNCTION @extschema@._idem_doc_storage()

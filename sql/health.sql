@@ -14,6 +14,8 @@ CREATE FUNCTION @extschema@.idem_health(OUT severity text, OUT finding text, OUT
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+-- The same text in every session, and in the design document.
+SET intervalstyle = 'postgres'
 SET jit = off
 BEGIN ATOMIC
   SELECT * FROM @extschema@._idem_health_library()

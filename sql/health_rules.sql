@@ -78,10 +78,12 @@ BEGIN ATOMIC
          format('Endpoint %s is in use and not registered: a new claim is refused, or runs unguarded where '
                 'require_registration is off.',
                 to_json(u.endpoint)),
-         format('SELECT %s.idem_protect(%s, effect => %L); -- with its retry_window; effect is transaction where all '
-                'of the work is in the claim''s own transaction, else external',
-                @extschema@._idem_identifier(n.nspname), @extschema@._idem_literal(u.endpoint),
-                CASE WHEN bool_or(u.is_open) THEN 'external' ELSE 'transaction' END)
+         CASE WHEN u.endpoint = '(other endpoints)'
+              THEN '-- This name is reserved and cannot be registered: have the application use another one.'
+              ELSE format('SELECT %s.idem_protect(%s, effect => %L); -- with its retry_window; effect is transaction '
+                          'where all of the work is in the claim''s own transaction, else external',
+                          @extschema@._idem_identifier(n.nspname), @extschema@._idem_literal(u.endpoint),
+                          CASE WHEN bool_or(u.is_open) THEN 'external' ELSE 'transaction' END) END
     FROM used u
     JOIN pg_extension x ON x.extname = 'idempotency_enforcer'
     JOIN pg_namespace n ON n.oid = x.extnamespace

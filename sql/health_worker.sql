@@ -127,10 +127,14 @@ BEGIN ATOMIC
               THEN '-- The name of this database ends a line, which ALTER SYSTEM does not take: write it into '
                    'postgresql.conf.'
               ELSE format('ALTER SYSTEM SET idempotency_enforcer.databases = %s; -- then SELECT pg_reload_conf();',
-                          @extschema@._idem_literal(concat_ws(', ', nullif(d.list, ''), CASE
+                          @extschema@._idem_literal(concat_ws(', ', nullif(d.list, '') || d.quote_left_out, CASE
                             WHEN d.name ~ '^[A-Za-z0-9_]+$' THEN d.name
                             ELSE '"' || replace(d.name, '"', '""') || '"' END))) END
-    FROM w, (SELECT current_database()::text AS name, current_setting('idempotency_enforcer.databases', true) AS list) d
+    FROM w, (SELECT current_database()::text AS name, s.list,
+                    -- Everything up to the end would be in the last name.
+                    CASE WHEN (length(s.list) - length(replace(s.list, '"', ''))) % 2 = 1 THEN '"' ELSE '' END
+                      AS quote_left_out
+               FROM (SELECT current_setting('idempotency_enforcer.databases', true) AS list) s) d
    WHERE w.every > '0' AND NOT w.visited
   UNION ALL
   -- Not here yet.

@@ -15,27 +15,10 @@ END;
 COMMENT ON FUNCTION @extschema@.idem_count_open_claims() IS
   'Open and stuck claims of each registered endpoint and of up to a hundred others; the rest of those together in a row without an endpoint.';
 
--- An endpoint may be called as the rest of them is: it gets quotes then, and whatever looks like that gets more of
--- them, so that no two series are the same.
-CREATE FUNCTION @extschema@._idem_endpoint_label(endpoint text)
-RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-  SELECT CASE WHEN endpoint IS NULL THEN '(other endpoints)'
-              WHEN btrim(endpoint, '"') = '(other endpoints)' THEN '"' || endpoint || '"'
-              ELSE endpoint END;
-END;
-
-COMMENT ON FUNCTION @extschema@._idem_endpoint_label(text) IS
-  'The label of an endpoint in idem_metrics; NULL is the rest of them, which are counted together.';
-
 CREATE VIEW @extschema@.idem_metrics AS
-WITH counted AS (
-  SELECT c.kind, @extschema@._idem_endpoint_label(CASE c.kind WHEN 'endpoint' THEN c.endpoint END) AS label, c.n
-    FROM @extschema@._idem_counted() c)
+WITH counted AS (SELECT c.kind, c.endpoint, c.n FROM @extschema@._idem_counted() c)
 SELECT 'idempotency_arrivals_total' AS name,
-       jsonb_build_object('endpoint', c.label, 'outcome', m.outcome) AS labels,
+       jsonb_build_object('endpoint', c.endpoint, 'outcome', m.outcome) AS labels,
        m.value::double precision AS value
   FROM counted c
  CROSS JOIN LATERAL (VALUES
@@ -44,14 +27,14 @@ SELECT 'idempotency_arrivals_total' AS name,
  WHERE c.kind <> 'database'
 UNION ALL
 SELECT 'idempotency_results_total',
-       jsonb_build_object('endpoint', c.label, 'result', m.result),
+       jsonb_build_object('endpoint', c.endpoint, 'result', m.result),
        m.value::double precision
   FROM counted c
  CROSS JOIN LATERAL (VALUES ('succeeded', c.n[7]), ('failed', c.n[8]), ('released', c.n[9])) m(result, value)
  WHERE c.kind <> 'database'
 UNION ALL
 SELECT m.name,
-       jsonb_build_object('endpoint', c.label),
+       jsonb_build_object('endpoint', c.endpoint),
        m.value::double precision
   FROM counted c
  CROSS JOIN LATERAL (VALUES
@@ -74,10 +57,13 @@ SELECT m.name, '{}', m.value
        ) m(name, value)
  WHERE @extschema@.idem_is_preloaded() AND NOT pg_is_in_recovery()
 UNION ALL
+-- The rest of the endpoints, and whatever has claims under their name, are one series.
 SELECT m.name,
-       jsonb_build_object('endpoint', @extschema@._idem_endpoint_label(c.endpoint)),
+       jsonb_build_object('endpoint', c.label),
        m.value::double precision
-  FROM @extschema@._idem_open_claims() c
+  FROM (SELECT coalesce(o.endpoint, '(other endpoints)') AS label, sum(o.open) AS open, sum(o.stuck) AS stuck
+          FROM @extschema@._idem_open_claims() o
+         GROUP BY label) c
  CROSS JOIN LATERAL (VALUES
        ('idempotency_open_claims', c.open), ('idempotency_stuck_claims', c.stuck)) m(name, value)
 UNION ALL

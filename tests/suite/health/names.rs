@@ -40,6 +40,17 @@ fn a_remedy_holds_a_name_as_a_literal_whatever_is_in_it() {
     }
 }
 
+/// A remedy that could not work would be no remedy. CASES 49 and 61.
+#[test]
+fn no_statement_is_proposed_for_a_name_that_cannot_be_registered() {
+    let db = Cluster::shared().lenient_database();
+    let mut c = db.admin();
+    c.claim("t", "(other endpoints)", "k", b"").unwrap();
+    let found = the(health(&mut c), "info", "Endpoint \"(other endpoints)\" is in use and not registered");
+    assert!(found.remedy.starts_with("-- This name is reserved"), "{found:?}");
+    mend(&db, &found.remedy);
+}
+
 #[test]
 fn literals_and_identifiers_are_read_as_what_they_were_made_of() {
     let db = Cluster::shared().database();

@@ -1,7 +1,7 @@
 //! pg_dump and restore: keys, registrations and rights survive.
 
 use crate::security::{application, database_with_schema, ODD_SCHEMA};
-use harness::{Calls, Cluster, Database};
+use harness::{sqlstate, Calls, Cluster, Database};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -147,8 +147,9 @@ fn a_dump_of_the_schema_alone_has_no_keys() {
     let copy = Cluster::shared().empty_database("");
     restore_plain(&copy, &file);
     assert_eq!(stored(&copy), [""; 0]);
-    let first = copy.connect_as(&role).claim("t", "POST /pay", "paid", b"{}").unwrap();
-    assert_eq!(first.outcome, "execute");
+    // CASES 54: nor any registrations, and without one nothing runs.
+    let refused = copy.connect_as(&role).claim("t", "POST /pay", "paid", b"{}").unwrap_err();
+    assert_eq!(sqlstate(&refused), "ID006");
 }
 
 /// A right that was given on the schema before the extension came is the administrator's, and must be dumped.

@@ -67,11 +67,12 @@ impl Scene {
     }
 }
 
-/// Starts the call, which waits for a lock of `holder`; does `meanwhile`, ends the holder's transaction, and returns what
-/// the call came to.
+/// Starts the call, which waits for a lock of `holder`, in the lock manager or in steps of its own (`waits`, the type of the
+/// wait event); does `meanwhile`, ends the holder's transaction, and returns what the call came to.
 fn call_waiting(
     scene: &Scene,
     call: &str,
+    waits: &str,
     hold: &str,
     mut holder: Client,
     meanwhile: &str,
@@ -79,7 +80,7 @@ fn call_waiting(
     holder.batch_execute(&format!("BEGIN; {hold}")).unwrap();
     let call = call.to_owned();
     let waiting = Background::run(scene.db.admin(), move |c| c.batch_execute(&call));
-    waiting.until_waiting_for("Lock", &mut scene.db.admin());
+    waiting.until_waiting_for(waits, &mut scene.db.admin());
     let mut owner = scene.db.connect_as(&scene.owner);
     owner.batch_execute(meanwhile).unwrap();
     holder.batch_execute("COMMIT").unwrap();
@@ -92,7 +93,8 @@ fn a_call_that_waits_while_the_schema_is_dropped_and_remade_is_refused() {
         let scene = Scene::set();
         let drop = format!("DROP SCHEMA public CASCADE; {}", plant(&scene.traps));
         let holder = scene.db.connect_as(&scene.owner);
-        let refused = call_waiting(&scene, &scene.calls()[n], &drop, holder, "").expect_err("the extension is gone");
+        let refused =
+            call_waiting(&scene, &scene.calls()[n], "Lock", &drop, holder, "").expect_err("the extension is gone");
         assert_eq!(sqlstate(&refused), "55000", "{refused:?}");
     }
 }
@@ -102,9 +104,12 @@ fn a_call_that_waits_while_the_schema_is_renamed_and_remade_runs_nothing_of_it()
     for n in 0..3 {
         let scene = Scene::set();
         let rename = format!("BEGIN; ALTER SCHEMA public RENAME TO elsewhere; {}; COMMIT", plant(&scene.traps));
-        // The document waits for a table, a change of rights for another one.
-        let hold = if n == 0 { "LOCK TABLE idempotency_endpoints" } else { "SELECT idem_revoke('pg_read_all_stats')" };
-        let done = call_waiting(&scene, &scene.calls()[n], hold, scene.db.admin(), &rename);
+        // The document waits for a table, trying again and again, a change of rights for another one.
+        let (waits, hold) = match n {
+            0 => ("Extension", "LOCK TABLE idempotency_endpoints"),
+            _ => ("Lock", "SELECT idem_revoke('pg_read_all_stats')"),
+        };
+        let done = call_waiting(&scene, &scene.calls()[n], waits, hold, scene.db.admin(), &rename);
         match &done {
             Ok(()) => {}
             Err(e) => assert_eq!(sqlstate(e), "55000", "{e:?}"),
