@@ -226,7 +226,7 @@ fn triggers_that_come_and_go_beside_claims_are_never_run() {
                     Err(e) if sqlstate(&e) == "55000" => refused += 1,
                     Err(e) => panic!("{e:?}"),
                 }
-                if done >= 50 && refused >= 50 || n > 20_000 {
+                if done >= 50 && refused >= 50 || n > 5_000 {
                     break;
                 }
             }
