@@ -354,8 +354,9 @@ fn find_table(schema: pg_sys::Oid, name: &CStr) -> Option<pg_sys::Oid> {
     (table != pg_sys::InvalidOid).then_some(table)
 }
 
-/// Takes the locks that using the tables takes, until the transaction ends; false when that would have to wait. Whoever
-/// holds them waits for no other session's lock on a table. Where one is missing, [`Tables::open`] has the words for it.
+/// Takes the locks that using the tables takes, until the transaction ends; false when that would have to wait.
+/// Whoever holds them waits for no other session's lock on a table. Where one is missing, [`Tables::open`] has the
+/// words for it.
 pub fn try_lock(schema: pg_sys::Oid) -> bool {
     let find = || [find_table(schema, c"idempotency_endpoints"), find_table(schema, c"idempotency_keys")];
     let found = find();

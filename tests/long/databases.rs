@@ -36,7 +36,8 @@ fn every_one_of_many_databases_is_visited_and_none_is_taken_for_overdue() {
         .admin()
         .batch_execute(
             "SELECT idem_protect('POST /pay');
-             INSERT INTO idempotency_keys (tenant_id, endpoint, key, request_hash, status, response_code, completed_at, expires_at)
+             INSERT INTO idempotency_keys
+                    (tenant_id, endpoint, key, request_hash, status, response_code, completed_at, expires_at)
              VALUES ('t', 'POST /pay', 'k', sha256(''), 'succeeded', 201, now(), now() - interval '1 h')",
         )
         .unwrap();
