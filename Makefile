@@ -37,7 +37,7 @@ AS_ROOT    = $(shell for d in '$(PKGLIBDIR)' '$(EXTDIR)'; do \
 # Quiet lines that call this file again, once what was missing is there.
 AGAIN     := $(MAKE) --no-print-directory
 
-.PHONY: all install uninstall demo stop test test-long installcheck lint bench clean help
+.PHONY: all install uninstall demo stop test installcheck lint bench clean help
 .PHONY: check check-rust build-demo run-demo run-tests unit suite
 
 all: check $(LIBRARY) $(SCRIPT) $(CONTROL)
@@ -49,7 +49,6 @@ help:
 	@echo 'make               build for the PostgreSQL of the pg_config on the PATH'
 	@echo 'make install       ... and install into it, with sudo if needed (honours DESTDIR)'
 	@echo 'make uninstall     remove what make install installed'
-	@echo 'make test-long     the tests that take minutes and gigabytes, beside those of make test'
 	@echo 'make installcheck  test the server that PGHOST, PGPORT and PGUSER name, where it is installed'
 	@echo 'make lint          formatter, clippy, and pgspot on the install script'
 	@echo 'make bench         what a call costs beside the same written by hand, as ratios'
@@ -118,10 +117,6 @@ suite: export CLIENT_NODE_MODULES := $(CURDIR)/target/node/node_modules
 suite: check check-rust target/venv/.made target/node/.made
 	cargo test $(TESTS)
 
-test-long: export PG_CONFIG := $(PG_CONFIG)
-test-long: install
-	cargo test $(TESTS) --features long --test long -- --nocapture
-
 bench: export PG_CONFIG := $(PG_CONFIG)
 bench: install
 	cargo bench --quiet $(TESTS)
@@ -129,7 +124,7 @@ bench: install
 lint: check check-rust $(SCRIPT) target/lint-venv/.made
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --tests -- -D warnings
-	cargo clippy $(TESTS) --all-targets --all-features -- -D warnings
+	cargo clippy $(TESTS) --all-targets -- -D warnings
 	target/lint-venv/bin/python tools/pgspot $(SCRIPT)
 
 # What comes from package registries, made anew when its list changes.

@@ -30,8 +30,8 @@ fn sweep(args: &Args) -> Result<Answer, Refusal> {
         None => {
             drop(tables); // the client is told with its own settings
             tell::notice(
-                "nothing is swept here: idempotency_keys belongs to a subscription, so the publisher sweeps it, and after \
-                 DROP SUBSCRIPTION this server"
+                "nothing is swept here: idempotency_keys belongs to a subscription, so the publisher sweeps it, and \
+                 after DROP SUBSCRIPTION this server"
                     .to_owned(),
             );
             Ok(Answer::Int(0))
@@ -47,8 +47,8 @@ pub struct Batch {
 
 /// Sweeps one batch and counts it, passing over the first `skip` rows from `from` on.
 ///
-/// `None` on a logical subscriber, where nothing may be swept: the rows are the publisher's, which deletes them there and, by
-/// replication, here. Deleted here first, one that is taken over at the publisher might not come again.
+/// `None` on a logical subscriber, where nothing may be swept: the rows are the publisher's, which deletes them there
+/// and, by replication, here. Deleted here first, one that is taken over at the publisher might not come again.
 pub fn batch(tables: &Tables, max_rows: i32, from: Option<TimestampWithTimeZone>, skip: i32) -> Option<Batch> {
     if tables.is_subscribed() {
         return None;

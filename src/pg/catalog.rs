@@ -1,5 +1,5 @@
-//! Reading system catalogs without a statement: in a process that is connected to no database, or where a statement would
-//! be seen.
+//! Reading system catalogs without a statement: in a process that is connected to no database, or where a statement
+//! would be seen.
 
 use pgrx::pg_sys;
 

@@ -80,8 +80,8 @@ fn set(name: &CStr, value: &CStr, source: pg_sys::GucSource::Type) {
     unsafe { pg_sys::SetConfigOption(name.as_ptr(), value.as_ptr(), pg_sys::GucContext::PGC_SUSET, source) };
 }
 
-/// Shows a name in `pg_stat_activity.application_name` and in the structured log (`%a` of `log_line_prefix` is for clients
-/// only). May be called before the process is connected, so that its first line has it.
+/// Shows a name in `pg_stat_activity.application_name` and in the structured log (`%a` of `log_line_prefix` is for
+/// clients only). May be called before the process is connected, so that its first line has it.
 pub fn show_name(name: &CStr) {
     // The assign hook of the setting reports it to pg_stat_activity.
     set(c"application_name", name, pg_sys::GucSource::PGC_S_SESSION);

@@ -1,7 +1,7 @@
 //! What keeps the worker from its work in a database: logged when it appears or changes, not again in every round.
 //!
-//! Each visit is a process of its own, so it is the launcher that remembers. It hands a visitor the mark of what was logged
-//! last, and finds in shared memory the mark that the visitor leaves. Only one visit goes on at a time.
+//! Each visit is a process of its own, so it is the launcher that remembers. It hands a visitor the mark of what was
+//! logged last, and finds in shared memory the mark that the visitor leaves. Only one visit goes on at a time.
 
 use crate::pg::process::Failure;
 use crate::pg::tell;
@@ -79,8 +79,8 @@ impl Trouble {
         Trouble { what, sqlstate: sqlstate.to_owned(), message, advice: format!("{detail} {hint}") }
     }
 
-    /// Whether it may be the fault of single rows, so that others can be swept: data exceptions, violated constraints, and
-    /// what a trigger raises.
+    /// Whether it may be the fault of single rows, so that others can be swept: data exceptions, violated
+    /// constraints, and what a trigger raises.
     pub fn is_of_a_row(&self) -> bool {
         ["22", "23", "P0"].iter().any(|class| self.sqlstate.starts_with(class))
     }
@@ -97,8 +97,8 @@ impl Trouble {
     }
 }
 
-/// Logs the troubles of a visit unless they are what was logged last, and leaves their mark. Must run in a transaction, as
-/// text is converted.
+/// Logs the troubles of a visit unless they are what was logged last, and leaves their mark. Must run in a
+/// transaction, as text is converted.
 pub fn report(database: (pg_sys::Oid, &str), troubles: &[Trouble], logged: Mark) {
     let mark = Mark::of(database.0, troubles);
     if mark != logged {

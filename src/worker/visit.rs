@@ -63,7 +63,8 @@ fn visit(budget: Duration, logged: Mark) {
         Err(trouble) => troubles.push(trouble),
     }
     process::transaction(|| {
-        // One that was interrupted may not have come to the trouble that was logged; one whose extension is gone has none.
+        // One that was interrupted may not have come to the trouble that was logged; one whose extension is gone has
+        // none.
         let is_known =
             if troubles.is_empty() { !interrupted } else { find_home().is_some_and(|h| h.schema == home.schema) };
         if is_known {
@@ -91,8 +92,8 @@ fn find_home() -> Option<Home> {
 }
 
 impl Home {
-    /// Uses the tables, in a transaction of its own; `None` when somebody holds or awaits a lock that would make us wait:
-    /// then it is time to leave.
+    /// Uses the tables, in a transaction of its own; `None` when somebody holds or awaits a lock that would make us
+    /// wait: then it is time to leave.
     fn attempt<R>(&self, what: &'static str, work: impl FnOnce(&Tables) -> R) -> Result<Option<R>, Trouble> {
         self.attempt_under(|| (), what, work)
     }
@@ -167,8 +168,8 @@ struct Sweep {
 impl Sweep {
     /// Sweeps batch by batch; returns what has interrupted it, if something has.
     ///
-    /// A batch that fails is tried again with half its rows, down to one, which is passed over; after a success the batches
-    /// grow again. So a row that cannot be deleted keeps others no longer than it must.
+    /// A batch that fails is tried again with half its rows, down to one, which is passed over; after a success the
+    /// batches grow again. So a row that cannot be deleted keeps others no longer than it must.
     fn run(&mut self, home: &Home, started: Instant, budget: Duration) -> Option<&'static str> {
         let (mut from, mut skip, mut failures, mut size) = (None, 0, 0, i32::MAX);
         loop {

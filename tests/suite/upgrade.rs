@@ -81,7 +81,8 @@ fn a_server_in_the_mode_of_pg_upgrade_sweeps_nothing() {
     let mut c = db.admin();
     c.batch_execute(
         "SELECT idem_protect('POST /pay');
-         INSERT INTO idempotency_keys (tenant_id, endpoint, key, request_hash, status, response_code, completed_at, expires_at)
+         INSERT INTO idempotency_keys
+                (tenant_id, endpoint, key, request_hash, status, response_code, completed_at, expires_at)
          VALUES ('t', 'POST /pay', 'k', sha256(''), 'succeeded', 201, now(), now() - interval '1 h')",
     )
     .unwrap();

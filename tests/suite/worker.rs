@@ -2,6 +2,7 @@
 
 mod databases;
 mod kills;
+mod many;
 mod rounds;
 mod standby;
 mod stats;

@@ -5,7 +5,8 @@ use super::*;
 /// A table of the application that refers to the key.
 fn refer_to(c: &mut Client, key: &str) {
     c.batch_execute(&format!(
-        "CREATE TABLE IF NOT EXISTS payments (tenant_id text COLLATE \"C\", endpoint text COLLATE \"C\", key text COLLATE \"C\",
+        "CREATE TABLE IF NOT EXISTS payments (
+           tenant_id text COLLATE \"C\", endpoint text COLLATE \"C\", key text COLLATE \"C\",
            CONSTRAINT payments_key FOREIGN KEY (tenant_id, endpoint, key) REFERENCES idempotency_keys);
          INSERT INTO payments SELECT tenant_id, endpoint, key FROM idempotency_keys WHERE key = '{key}'"
     ))
@@ -99,7 +100,8 @@ fn a_trouble_that_changes_is_logged_anew_and_numbers_are_no_change() {
     };
     raise(&mut c, "never");
     c.batch_execute(
-        "CREATE TRIGGER refuse BEFORE DELETE ON idempotency_keys FOR EACH ROW WHEN (old.key = 'k1') EXECUTE FUNCTION refuse()",
+        "CREATE TRIGGER refuse BEFORE DELETE ON idempotency_keys FOR EACH ROW
+           WHEN (old.key = 'k1') EXECUTE FUNCTION refuse()",
     )
     .unwrap();
     add_expired(&mut c, "POST /x", 3);
