@@ -1,4 +1,4 @@
--- What functions for administrators begin and end with.
+-- What functions for administrators begin and end with, and reports begin with.
 
 CREATE FUNCTION @extschema@._idem_hold(for_change boolean)
 RETURNS void

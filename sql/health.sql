@@ -18,6 +18,8 @@ SET search_path = pg_catalog, pg_temp
 SET intervalstyle = 'postgres'
 SET jit = off
 BEGIN ATOMIC
+  -- None of the parts is dropped between two steps.
+  SELECT @extschema@._idem_hold(false);
   SELECT * FROM @extschema@._idem_health_library()
   UNION ALL
   -- A standby has no more of its own; the rest is the primary's.

@@ -58,7 +58,8 @@ extension_sql_file!("../sql/registry.sql", name = "registry", requires = ["funct
 extension_sql_file!("../sql/reconcile.sql", name = "reconcile", requires = ["registry"]);
 extension_sql_file!("../sql/views.sql", name = "views", requires = ["reconcile"]);
 extension_sql_file!("../sql/stats.sql", name = "stats", requires = ["views"]);
-extension_sql_file!("../sql/reports.sql", name = "reports", requires = ["stats"]);
+extension_sql_file!("../sql/administration.sql", name = "administration", requires = ["stats"]);
+extension_sql_file!("../sql/reports.sql", name = "reports", requires = ["administration"]);
 extension_sql_file!("../sql/metrics.sql", name = "metrics", requires = ["reports"]);
 extension_sql_file!("../sql/health_worker.sql", name = "health_worker", requires = ["metrics"]);
 extension_sql_file!("../sql/health_tables.sql", name = "health_tables", requires = ["health_worker"]);
@@ -66,8 +67,7 @@ extension_sql_file!("../sql/health_rights.sql", name = "health_rights", requires
 extension_sql_file!("../sql/health_rules.sql", name = "health_rules", requires = ["health_rights"]);
 extension_sql_file!("../sql/health_care.sql", name = "health_care", requires = ["health_rules"]);
 extension_sql_file!("../sql/health.sql", name = "health", requires = ["health_care"]);
-extension_sql_file!("../sql/administration.sql", name = "administration", requires = ["health"]);
-extension_sql_file!("../sql/markdown.sql", name = "markdown", requires = ["administration"]);
+extension_sql_file!("../sql/markdown.sql", name = "markdown", requires = ["health"]);
 extension_sql_file!("../sql/design_doc.sql", name = "design_doc", requires = ["markdown"]);
 extension_sql_file!("../sql/privileges.sql", name = "privileges", requires = ["design_doc"]);
 

@@ -16,7 +16,7 @@ const TRAPS: &str = "
                   pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),
                   'BEGIN RAISE EXCEPTION ''TRAP as %'', current_user; END')
       FROM member m JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
-     WHERE p.proname NOT IN ('idem_design_doc', 'idem_grant', 'idem_revoke')
+     WHERE NOT EXISTS (SELECT FROM unnest($1::text[]) c WHERE position('.' || p.proname || '(' IN c) > 0)
     UNION ALL
     SELECT format('CREATE VIEW public.%I AS SELECT %s;', c.relname,
                   (SELECT string_agg(format('public.trap()::text::%s AS %I', format_type(a.atttypid, a.atttypmod), a.attname), ', '
@@ -52,9 +52,17 @@ impl Scene {
                 db.name()
             ))
             .unwrap();
-        let traps =
-            admin.query(TRAPS, &[]).unwrap().iter().map(|r| r.get::<_, String>(0)).collect::<Vec<_>>().join("\n");
-        Scene { db, owner, role, traps }
+        let mut scene = Scene { db, owner, role, traps: String::new() };
+        let called = [&scene.calls()[..], &scene.others()].concat();
+        let traps = admin
+            .query(TRAPS, &[&called])
+            .unwrap()
+            .iter()
+            .map(|r| r.get::<_, String>(0))
+            .collect::<Vec<_>>()
+            .join("\n");
+        scene.traps = traps;
+        scene
     }
 
     /// What a superuser calls.
@@ -64,6 +72,27 @@ impl Scene {
             format!("SELECT public.idem_grant('{}', 'operator')::text", self.role),
             format!("SELECT public.idem_revoke('{}')::text", self.role),
         ]
+    }
+}
+
+impl Scene {
+    /// What an application, a reconciler and an operator call.
+    fn others(&self) -> [String; 12] {
+        [
+            "SELECT public.idem_claim('t', 'POST /t', gen_random_uuid()::text, ''::bytea)::text",
+            "SELECT public.idem_complete('t', 'POST /t', 'k', 200, ''::bytea)::text",
+            "SELECT public.idem_fail('t', 'POST /t', 'k', 400, ''::bytea)::text",
+            "SELECT public.idem_release('t', 'POST /t', 'k')::text",
+            "SELECT public.idem_checkpoint('t', 'POST /t', 'k', 'p')::text",
+            "SELECT count(*)::text FROM public.idem_reconcile()",
+            "SELECT public.idem_protect('POST /t', 'external')::text",
+            "SELECT public.idem_unprotect('POST /u')::text",
+            "SELECT public.idem_sweep()::text",
+            "SELECT public.idem_forget('t', 'POST /t', 'k')::text",
+            "SELECT public.idem_erase('t')::text",
+            "SELECT count(*)::text FROM public.idem_health()",
+        ]
+        .map(str::to_owned)
     }
 }
 
@@ -138,21 +167,33 @@ impl Drop for Ends<'_> {
 #[test]
 fn calls_beside_an_owner_who_renames_and_remakes_his_schema_in_a_loop_run_nothing_of_it() {
     let scene = Scene::set();
+    beside_an_owner_who_remakes_his_schema(&scene, &scene.calls(), &["42883", "3F000", "55000", "40P01", "42P01"]);
+}
+
+#[test]
+fn so_do_those_that_write_the_tables() {
+    let scene = Scene::set();
+    let known = ["42883", "3F000", "55000", "40P01", "42P01", "ID001", "ID002", "ID003", "ID006", "55006"];
+    for calls in scene.others().chunks(4) {
+        beside_an_owner_who_remakes_his_schema(&scene, calls, &known);
+    }
+}
+
+fn beside_an_owner_who_remakes_his_schema(scene: &Scene, calls: &[String], known: &[&str]) {
     let over = AtomicBool::new(false);
     let (rename, remake) = (
         format!("BEGIN; ALTER SCHEMA public RENAME TO elsewhere; {}; COMMIT", plant(&scene.traps)),
         format!("BEGIN; DROP SCHEMA public CASCADE; {}; COMMIT", plant(&scene.traps)),
     );
     let answers = thread::scope(|scope| {
-        let callers: Vec<_> = scene
-            .calls()
-            .into_iter()
+        let callers: Vec<_> = calls
+            .iter()
             .map(|call| {
                 let (mut c, over) = (scene.db.admin(), &over);
                 scope.spawn(move || {
                     let (mut right, mut refused) = (0, Vec::new());
                     while !over.load(Ordering::SeqCst) {
-                        match c.batch_execute(&call) {
+                        match c.batch_execute(call) {
                             Ok(()) => right += 1,
                             Err(e) => refused.push(e),
                         }
@@ -187,9 +228,15 @@ fn calls_beside_an_owner_who_renames_and_remakes_his_schema_in_a_loop_run_nothin
         callers.into_iter().map(|c| c.join().unwrap()).collect::<Vec<_>>()
     });
     for (right, refused) in answers {
-        assert!(right > 0);
+        assert!(right + refused.len() > 0);
         for e in refused {
-            let known = ["42883", "3F000", "55000", "40P01", "42P01"];
+            // PostgreSQL's own: the function was dropped between the parsing of the statement and its call.
+            let is_postgresqls = e
+                .as_db_error()
+                .is_some_and(|e| e.where_().is_none() && e.message().starts_with("cache lookup failed for function"));
+            if is_postgresqls {
+                continue;
+            }
             assert!(known.contains(&sqlstate(&e)) && !format!("{e:?}").contains("TRAP"), "{e:?}");
         }
     }
