@@ -8,7 +8,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
   WITH place AS MATERIALIZED (
     -- NULL, with which nothing is read, where the tables or the index for it are not there.
-    SELECT @extschema@._idem_identifier(n.nspname) AS home,
+    SELECT @extschema@._idem_identifier(n.nspname::text) AS home,
            CASE WHEN @extschema@._idem_tables_are_in_place() AND (
              SELECT i.is_there FROM @extschema@._idem_indexes() i WHERE i.name = 'idempotency_keys_open_since_idx')
                 THEN true END AS by_age,
@@ -22,7 +22,8 @@ BEGIN ATOMIC
   -- For a person.
   SELECT 'warning',
          format('Stuck claims: %s, the oldest open for %s; reconcilers hold %s of them. Their clients get 409.',
-                s.stuck, date_trunc('second', statement_timestamp() - s.oldest), s.leased),
+                s.stuck, CASE WHEN isfinite(s.oldest) THEN date_trunc('second', statement_timestamp() - s.oldest)::text
+                              ELSE 'ever' END, s.leased),
          format('SELECT * FROM %s.idem_stuck; -- find out whether each effect happened, then idem_complete, '
                 'idem_fail or idem_release with its attempt', s.home)
     FROM (SELECT place.home, sum(c.stuck) AS stuck, sum(c.leased) AS leased,
@@ -75,7 +76,7 @@ BEGIN ATOMIC
          CASE WHEN s.subenabled THEN '-- Nothing to do while the publisher is in use.'
               ELSE format('DROP SUBSCRIPTION %s; -- once this server has taken over; where the publisher is gone, '
                           'first ALTER SUBSCRIPTION with SET (slot_name = NONE)',
-                          @extschema@._idem_identifier(s.subname)) END
+                          @extschema@._idem_identifier(s.subname::text)) END
     FROM @extschema@._idem_named_relations() r
     JOIN pg_subscription_rel f ON f.srrelid = r.relation
     JOIN pg_subscription s ON s.oid = f.srsubid;

@@ -10,7 +10,7 @@ BEGIN ATOMIC
   SELECT 'critical',
          format('The tables have different owners: %s belongs to %s and not to %s.', t.printed,
                 to_json(pg_get_userbyid(t.relowner)), to_json(pg_get_userbyid(t.rightful))),
-         format('ALTER TABLE %s OWNER TO %s;', t.quoted, @extschema@._idem_identifier(pg_get_userbyid(t.rightful)))
+         format('ALTER TABLE %s OWNER TO %s;', t.quoted, @extschema@._idem_identifier(pg_get_userbyid(t.rightful)::text))
     FROM (SELECT r.printed, r.quoted, c.relowner,
                  CASE WHEN bool_or(c.relowner = x.extowner) OVER () THEN x.extowner
                       ELSE first_value(c.relowner) OVER (ORDER BY NOT r.is_keys, NOT r.is_root) END AS rightful
@@ -24,7 +24,7 @@ BEGIN ATOMIC
   SELECT 'critical',
          format('Trigger %s on table %s runs a function of %s, who is neither its owner nor a superuser.',
                 to_json(t.tgname), r.printed, to_json(pg_get_userbyid(p.proowner))),
-         format('DROP TRIGGER %s ON %s;', @extschema@._idem_identifier(t.tgname), r.quoted)
+         format('DROP TRIGGER %s ON %s;', @extschema@._idem_identifier(t.tgname::text), r.quoted)
     FROM @extschema@._idem_named_relations() r
     JOIN pg_class c ON c.oid = r.relation
     JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgparentid = 0 AND (t.tgtype & 28) <> 0 AND NOT t.tgisinternal
@@ -33,7 +33,7 @@ BEGIN ATOMIC
      AND NOT EXISTS (SELECT FROM pg_roles o WHERE o.oid = p.proowner AND o.rolsuper)
   UNION ALL
   SELECT 'critical', format('Rule %s on table %s changes what is stored.', to_json(w.rulename), r.printed),
-         format('DROP RULE %s ON %s;', @extschema@._idem_identifier(w.rulename), r.quoted)
+         format('DROP RULE %s ON %s;', @extschema@._idem_identifier(w.rulename::text), r.quoted)
     FROM @extschema@._idem_named_relations() r
     JOIN pg_rewrite w ON w.ev_class = r.relation
   UNION ALL
@@ -42,7 +42,7 @@ BEGIN ATOMIC
          format('Foreign key %s of table %s refers to %s: %s.', to_json(f.conname), o.printed, q.printed,
                 CASE WHEN mine.relation IS NULL THEN 'it stops the sweep, or goes with what is swept'
                      ELSE 'claims fail for what is not in there' END),
-         format('ALTER TABLE %s DROP CONSTRAINT %s;', o.quoted, @extschema@._idem_identifier(f.conname))
+         format('ALTER TABLE %s DROP CONSTRAINT %s;', o.quoted, @extschema@._idem_identifier(f.conname::text))
     FROM pg_constraint f
     LEFT JOIN @extschema@._idem_relations() mine ON mine.relation = f.conrelid,
          @extschema@._idem_qualified(f.conrelid) o, @extschema@._idem_qualified(f.confrelid) q
@@ -66,7 +66,7 @@ RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-  SELECT CASE role WHEN 0 THEN 'PUBLIC' ELSE @extschema@._idem_identifier(pg_get_userbyid(role)) END;
+  SELECT CASE role WHEN 0 THEN 'PUBLIC' ELSE @extschema@._idem_identifier(pg_get_userbyid(role)::text) END;
 END;
 
 COMMENT ON FUNCTION @extschema@._idem_grantee(oid) IS
@@ -109,7 +109,7 @@ BEGIN ATOMIC
          format('%s has rights on columns of %s: who uses them passes the functions by.',
                 CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE 'Role ' || to_json(pg_get_userbyid(a.grantee)) END, g.printed),
          format('REVOKE %s ON TABLE %s FROM %s CASCADE;',
-                string_agg(DISTINCT format('%s (%s)', a.privilege_type, @extschema@._idem_identifier(c.attname)), ', '),
+                string_agg(DISTINCT format('%s (%s)', a.privilege_type, @extschema@._idem_identifier(c.attname::text)), ', '),
                 g.quoted, @extschema@._idem_grantee(a.grantee))
     FROM guarded g
     JOIN pg_class t ON t.oid = g.relation

@@ -25,7 +25,7 @@ BEGIN ATOMIC
                 CASE WHEN w.rule IS NOT NULL THEN w.rule
                      ELSE (SELECT format('CHECK (%s.idem_row_is_well_formed(tenant_id, endpoint, key, request_hash, '
                                          'status, attempt, response_code, completed_at, open_since))',
-                                         @extschema@._idem_identifier(n.nspname))
+                                         @extschema@._idem_identifier(n.nspname::text))
                              FROM pg_extension x JOIN pg_namespace n ON n.oid = x.extnamespace
                             WHERE x.extname = 'idempotency_enforcer') END)
     FROM (VALUES
@@ -43,7 +43,7 @@ BEGIN ATOMIC
   -- Rules that were added without a look at the rows.
   (SELECT 'warning', format('Rule %s of table %s does not cover the rows that were there before it.',
                             to_json(c.conname), r.printed),
-          format('ALTER TABLE %s VALIDATE CONSTRAINT %s;', r.quoted, @extschema@._idem_identifier(c.conname))
+          format('ALTER TABLE %s VALIDATE CONSTRAINT %s;', r.quoted, @extschema@._idem_identifier(c.conname::text))
      FROM @extschema@._idem_named_relations() r
      JOIN pg_constraint c ON c.conrelid = r.relation AND c.contype = 'c' AND NOT c.convalidated
     ORDER BY c.conname);
@@ -82,7 +82,7 @@ BEGIN ATOMIC
               THEN '-- This name is reserved and cannot be registered: have the application use another one.'
               ELSE format('SELECT %s.idem_protect(%s, effect => %L); -- with its retry_window; effect is transaction '
                           'where all of the work is in the claim''s own transaction, else external',
-                          @extschema@._idem_identifier(n.nspname), @extschema@._idem_literal(u.endpoint),
+                          @extschema@._idem_identifier(n.nspname::text), @extschema@._idem_literal(u.endpoint),
                           CASE WHEN bool_or(u.is_open) THEN 'external' ELSE 'transaction' END) END
     FROM used u
     JOIN pg_extension x ON x.extname = 'idempotency_enforcer'

@@ -27,7 +27,7 @@ BEGIN ATOMIC
   SELECT 'critical',
          format('%s is not the extension''s, and is in the place of its table.', q.printed),
          format('ALTER %s %s RENAME TO %s;', CASE WHEN o.relkind = 'c' THEN 'TYPE' ELSE 'TABLE' END, q.quoted,
-                @extschema@._idem_identifier(t.given || '_not_ours'))
+                @extschema@._idem_identifier(t.given || '_not_ours'::text))
     FROM tables t
     JOIN pg_class o ON o.relname = t.given AND o.relnamespace = t.home AND o.oid <> t.relation,
          @extschema@._idem_qualified(o.oid) q
@@ -42,7 +42,7 @@ BEGIN ATOMIC
   SELECT 'critical',
          format('Table %s is not in the schema of its extension, %s: every function that needs it fails.', t.printed,
                 to_json(t.home_name)),
-         format('ALTER TABLE %s SET SCHEMA %s;', t.quoted, @extschema@._idem_identifier(t.home_name))
+         format('ALTER TABLE %s SET SCHEMA %s;', t.quoted, @extschema@._idem_identifier(t.home_name::text))
     FROM tables t
    WHERE t.relnamespace <> t.home AND t.relname = t.given
   UNION ALL
@@ -50,11 +50,11 @@ BEGIN ATOMIC
          format('The schema of the extension, %s, was renamed to %s: who calls by the name that he knows fails.',
                 to_json(home.given), to_json(home.name)),
          CASE WHEN o.oid IS NULL
-              THEN format('ALTER SCHEMA %s RENAME TO %s;', @extschema@._idem_identifier(home.name),
-                          @extschema@._idem_identifier(home.given))
+              THEN format('ALTER SCHEMA %s RENAME TO %s;', @extschema@._idem_identifier(home.name::text),
+                          @extschema@._idem_identifier(home.given::text))
               ELSE format('ALTER SCHEMA %s RENAME TO %s; -- it has taken the name; then look again',
-                          @extschema@._idem_identifier(home.given),
-                          @extschema@._idem_identifier(home.given || '_not_ours'))
+                          @extschema@._idem_identifier(home.given::text),
+                          @extschema@._idem_identifier(home.given || '_not_ours'::text))
          END
     FROM home
     LEFT JOIN pg_namespace o ON o.nspname = home.given
@@ -144,7 +144,7 @@ BEGIN ATOMIC
                 r.printed),
          -- The schema of the function is not known when this is made: it comes from the catalog.
          format('SELECT %s.idem_distribute(); -- not needed only if no table with effects is distributed',
-                @extschema@._idem_identifier(n.nspname))
+                @extschema@._idem_identifier(n.nspname::text))
     FROM @extschema@._idem_named_relations() r
     JOIN pg_extension x ON x.extname = 'idempotency_enforcer'
     JOIN pg_namespace n ON n.oid = x.extnamespace
@@ -231,7 +231,7 @@ BEGIN ATOMIC
   SELECT 'critical',
          format('The primary key of %s is deferrable: claims fail, or two are made before it is checked.', r.printed),
          format('ALTER TABLE %s DROP CONSTRAINT %s, ADD PRIMARY KEY (%s);', r.quoted,
-                @extschema@._idem_identifier(w.deferrable_constraint), array_to_string(w.columns, ', '))
+                @extschema@._idem_identifier(w.deferrable_constraint::text), array_to_string(w.columns, ', '))
     FROM @extschema@._idem_indexes() w
     JOIN @extschema@._idem_named_relations() r ON r.is_root AND r.is_keys = w.is_keys
    WHERE NOT w.is_there AND w.deferrable_constraint IS NOT NULL;

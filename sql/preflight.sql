@@ -13,6 +13,14 @@ BEGIN
          ]::pg_catalog.name[])
    ORDER BY c.relname
    LIMIT 1;
+  IF EXISTS (SELECT FROM pg_catalog.pg_proc p
+              WHERE p.pronamespace OPERATOR(pg_catalog.=) '@extschema@'::pg_catalog.regnamespace
+                AND p.proname::pg_catalog.text OPERATOR(pg_catalog.~) '^_?idem_') THEN
+    RAISE EXCEPTION 'a function whose name begins with idem_ is in the schema already'
+      USING ERRCODE = 'duplicate_function',
+            DETAIL = 'Beside those of the extension it could be taken for one of them.',
+            HINT = 'Drop it, or install into a schema of its own, in which nobody else may create objects.';
+  END IF;
   IF taken IS NOT NULL THEN
     RAISE EXCEPTION 'relation % already exists and does not belong to idempotency_enforcer', taken
       USING ERRCODE = 'duplicate_table',

@@ -234,6 +234,6 @@ $privileges$;
 -- Monitoring sees states and counts, but not every stored key. Where the schema is not open to all, it needs USAGE too:
 -- that is for whoever owns the schema to give.
 SELECT @extschema@._idem_change_rights(
-  'pg_monitor', 'monitor', true,
+  'pg_monitor'::name, 'monitor'::text, true,
   ARRAY(SELECT r.object FROM @extschema@._idem_rights('monitor') r WHERE r.is_function),
   ARRAY(SELECT r.object FROM @extschema@._idem_rights('monitor') r WHERE NOT r.is_function));

@@ -121,7 +121,7 @@ CREATE FUNCTION @extschema@._idem_qualified(relation oid, OUT quoted text, OUT p
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-  SELECT @extschema@._idem_identifier(n.nspname) || '.' || @extschema@._idem_identifier(c.relname),
+  SELECT @extschema@._idem_identifier(n.nspname::text) || '.' || @extschema@._idem_identifier(c.relname::text),
          to_json(n.nspname || '.' || c.relname)::text
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace

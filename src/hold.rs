@@ -5,12 +5,22 @@
 
 use crate::pg::entry::{sql_function, Answer, Args};
 use crate::pg::extension::{self, Hold};
+use crate::pg::rights;
 use crate::refusal::{self, Refusal};
 
 sql_function!("_idem_hold" => hold);
 
 /// Argument 0: for a change of the extension's rights, of which there is one at a time.
 fn hold(args: &Args) -> Result<Answer, Refusal> {
+    // Code that somebody has put into an index runs there, in another session, under another's name.
+    if args.bool(0) == Some(true) && rights::is_restricted() {
+        return Err(Refusal {
+            sqlstate: refusal::INSUFFICIENT_PRIVILEGE,
+            message: "rights cannot be changed within a security-restricted operation".into(),
+            detail: "It runs code with its owner's rights in the session of somebody else, as ANALYZE does.".into(),
+            hint: "Call it from a session of your own.".into(),
+        });
+    }
     let how = if args.bool(0) == Some(true) { Hold::ForChange } else { Hold::ForReading };
     match extension::hold(args.function(), how) {
         true => Ok(Answer::Void),

@@ -117,13 +117,25 @@ impl Refusal {
         Refusal {
             sqlstate: NOT_IN_PREREQUISITE_STATE,
             message: format!("table {table} has a trigger that must not run with its owner's rights: {trigger:?}"),
-            detail: format!(
-                "The trigger's code belongs to {owner:?}, who is neither a superuser nor the owner of the table."
-            ),
+            detail: match owner {
+                "" => {
+                    "It has arguments or a condition, and somebody else than the table's owner may add triggers.".into()
+                }
+                _ => format!("Its code belongs to {owner:?}, who is neither a superuser nor the owner of the table."),
+            },
             hint:
                 "DROP TRIGGER, or give its function to the owner of the table; and take the right TRIGGER on it from \
                    everybody else."
                     .into(),
+        }
+    }
+
+    pub fn child_of_another_owner(table: &str) -> Self {
+        Refusal {
+            sqlstate: NOT_IN_PREREQUISITE_STATE,
+            message: format!("a partition or child of table {table} belongs to another role"),
+            detail: "Statements on the table run with its owner's rights, on its children too.".into(),
+            hint: "ALTER TABLE ... OWNER TO the owner of the table, or detach it.".into(),
         }
     }
 
@@ -143,6 +155,15 @@ impl Refusal {
             detail: "The statement did nothing, again and again: a trigger on idempotency_keys may have returned NULL."
                 .into(),
             hint: "Look at the triggers of idempotency_keys. Nothing was stored.".into(),
+        }
+    }
+
+    pub fn registration_swallowed(endpoint: &str) -> Self {
+        Refusal {
+            sqlstate: NOT_IN_PREREQUISITE_STATE,
+            message: format!("the registration of endpoint {endpoint:?} cannot be written"),
+            detail: "The statement did nothing: a trigger on idempotency_endpoints may have returned NULL.".into(),
+            hint: "Look at the triggers of idempotency_endpoints. Nothing was changed.".into(),
         }
     }
 

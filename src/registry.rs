@@ -63,7 +63,7 @@ fn protect(args: &Args) -> Result<Answer, Refusal> {
     ];
     let tables = Tables::open(args.schema())?;
     tables.lock_for_writing(Table::Endpoints)?;
-    let before = tables.register(&values);
+    let before = tables.register(&values).ok_or_else(|| Refusal::registration_swallowed(&endpoint))?;
     drop(tables);
     if let Some(before) = before.filter(|before| *before != effect) {
         tell::notice(format!("endpoint {endpoint:?} changes from {before} to {effect}"));
@@ -220,6 +220,9 @@ fn unprotect(args: &Args) -> Result<Answer, Refusal> {
         }
     }
     let removed = tables.unregister(&endpoint);
+    if !removed && tables.is_registered(&endpoint) {
+        return Err(Refusal::registration_swallowed(&endpoint));
+    }
     drop(tables);
     if removed {
         audit::log(&format!("removed the registration of endpoint {endpoint:?}"));

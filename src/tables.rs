@@ -239,9 +239,9 @@ impl Tables {
     }
 
     /// Registers an endpoint, or replaces its registration; returns what its effect was before.
-    pub fn register(&self, registration: &[Value; 10]) -> Option<String> {
+    /// `None` when nothing was written.
+    pub fn register(&self, registration: &[Value; 10]) -> Option<Option<String>> {
         self.first(Statement::Register, registration, Mode::Write, |row| (!row.is_null(0)).then(|| row.text(0)))
-            .flatten()
     }
 
     /// Removes an endpoint's registration; false when there is none.

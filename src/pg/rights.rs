@@ -148,6 +148,12 @@ fn set_locally(name: &CStr, value: &CStr, context: pg_sys::GucContext::Type) {
     }
 }
 
+/// Whether code runs that is not trusted with the session, as index expressions in ANALYZE do.
+pub fn is_restricted() -> bool {
+    // SAFETY: reads a per-process value.
+    unsafe { pg_sys::InSecurityRestrictedOperation() }
+}
+
 /// The name of the role that has connected, whatever role is acted as.
 pub fn session_role() -> String {
     // SAFETY: reads a per-process value.

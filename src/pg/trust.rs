@@ -7,6 +7,15 @@ use crate::pg::catalog;
 use pgrx::pg_sys;
 use std::ffi::{c_char, CStr};
 
+extern "C-unwind" {
+    /// `catalog/pg_inherits.c`; pgrx has no binding of it.
+    fn find_all_inheritors(
+        parent: pg_sys::Oid,
+        lock: pg_sys::LOCKMODE,
+        parents: *mut *mut pg_sys::List,
+    ) -> *mut pg_sys::List;
+}
+
 /// Why a table must not be written with its owner's rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Distrust {
@@ -58,13 +67,61 @@ impl Definition {
                 return None;
             }
             let triggers = std::slice::from_raw_parts((*description).triggers, (*description).numtriggers as usize);
+            let others_may_add = self.others_may_add_triggers();
             triggers.iter().find_map(|trigger| {
-                let owner = untrusted_owner(trigger, self.owner())?;
+                let owner = untrusted_owner(trigger, self.owner(), others_may_add)?;
                 Some(Distrust::Trigger {
                     name: CStr::from_ptr(trigger.tgname).to_string_lossy().into_owned(),
                     owner: name_of_role(owner),
                 })
             })
+        }
+    }
+}
+
+impl Definition {
+    /// Whether the right TRIGGER is somebody's who is neither the table's owner nor a superuser.
+    fn others_may_add_triggers(&self) -> bool {
+        const RELACL: pg_sys::AttrNumber = pg_sys::Anum_pg_class_relacl as pg_sys::AttrNumber;
+        // SAFETY: a cached tuple is valid until it is released. An ACL is an array of one dimension without NULLs (acl.h): its
+        // header, its length and lower bound, then, aligned, the items.
+        unsafe {
+            let cache = pg_sys::SysCacheIdentifier::RELOID as i32;
+            let tuple = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from((*self.0).rd_id));
+            if tuple.is_null() {
+                return true;
+            }
+            let mut is_null = true;
+            let datum = pg_sys::SysCacheGetAttr(cache, tuple, RELACL, &mut is_null);
+            let mut found = false;
+            if !is_null {
+                let acl = pg_sys::pg_detoast_datum_copy(datum.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
+                let header = std::mem::size_of::<pg_sys::ArrayType>();
+                let count = if (*acl).ndim == 1 { *acl.cast::<u8>().add(header).cast::<i32>() } else { 0 };
+                let items = acl.cast::<u8>().add((header + 8).next_multiple_of(8)).cast::<pg_sys::AclItem>();
+                found = std::slice::from_raw_parts(items, count as usize).iter().any(|item| {
+                    item.ai_privs as u32 & pg_sys::ACL_TRIGGER != 0
+                        && item.ai_grantee != self.owner()
+                        && (item.ai_grantee == pg_sys::InvalidOid || !pg_sys::superuser_arg(item.ai_grantee))
+                });
+            }
+            pg_sys::ReleaseSysCache(tuple);
+            found
+        }
+    }
+
+    /// The partitions and other children of the table, which hold rows of it and have triggers of their own.
+    pub fn children(&self) -> Vec<pg_sys::Oid> {
+        // SAFETY: the relation is open; the list holds Oids, each of a child that is locked until the transaction ends.
+        unsafe {
+            if !(*(*self.0).rd_rel).relhassubclass {
+                return Vec::new();
+            }
+            let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+            let table = (*self.0).rd_id;
+            let list = pg_sys::ffi::pg_guard_ffi_boundary(|| find_all_inheritors(table, lock, std::ptr::null_mut()));
+            let oids = (0..(*list).length).map(|n| pg_sys::list_nth_oid(list, n));
+            oids.filter(|oid| *oid != (*self.0).rd_id).collect()
         }
     }
 }
@@ -84,7 +141,11 @@ impl Drop for Definition {
 /// # Safety
 ///
 /// The trigger must be one of an open relation.
-unsafe fn untrusted_owner(trigger: &pg_sys::Trigger, table_owner: pg_sys::Oid) -> Option<pg_sys::Oid> {
+unsafe fn untrusted_owner(
+    trigger: &pg_sys::Trigger,
+    table_owner: pg_sys::Oid,
+    others_may_add: bool,
+) -> Option<pg_sys::Oid> {
     const WRITES: u32 = pg_sys::TRIGGER_TYPE_INSERT | pg_sys::TRIGGER_TYPE_UPDATE | pg_sys::TRIGGER_TYPE_DELETE;
     const DISABLED: c_char = b'D' as c_char;
     if trigger.tgtype as u32 & WRITES == 0 || trigger.tgenabled == DISABLED {
@@ -95,6 +156,11 @@ unsafe fn untrusted_owner(trigger: &pg_sys::Trigger, table_owner: pg_sys::Oid) -
     let function_owner = owner_of(pg_sys::ProcedureRelationId, trigger.tgfoid);
     if !is_trusted(function_owner) {
         return Some(function_owner);
+    }
+    // Who adds a trigger chooses its arguments and its condition: with these, what a trusted function does, or one that comes
+    // with PostgreSQL (query_to_xml runs SQL, lo_export writes a file), is as he wants it.
+    if others_may_add && !trigger.tgisinternal && (trigger.tgnargs > 0 || !trigger.tgqual.is_null()) {
+        return Some(pg_sys::InvalidOid);
     }
     if trigger.tgqual.is_null() {
         return None;

@@ -67,7 +67,12 @@ impl Found {
             return Err(Refusal::tables_of_two_owners(&name(keys.owner()), &name(endpoints.owner())));
         }
         for (name, table) in [("idempotency_keys", &keys), ("idempotency_endpoints", &endpoints)] {
-            match table.distrust() {
+            let children = table.children();
+            if children.iter().any(|child| Definition::of(*child).is_none_or(|c| c.owner() != table.owner())) {
+                return Err(Refusal::child_of_another_owner(name));
+            }
+            let of_children = || children.iter().filter_map(|child| Definition::of(*child)).find_map(|c| c.distrust());
+            match table.distrust().or_else(of_children) {
                 None => {}
                 Some(Distrust::Trigger { name: trigger, owner }) => {
                     return Err(Refusal::untrusted_trigger(name, &trigger, &owner))

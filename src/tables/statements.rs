@@ -234,6 +234,7 @@ WITH stuck AS MATERIALIZED (
      AND ",
     is_stuck!(),
     "
+     AND k.attempt < 1000000000
      AND (k.lease_until IS NULL OR k.lease_until <= clock_timestamp())
      AND ($3 IS NULL OR k.endpoint = $3)),
 chosen AS MATERIALIZED (

@@ -112,6 +112,12 @@ fn a_trigger_that_runs_somebody_elses_code_is_refused_whatever_its_kind() {
            EXECUTE FUNCTION suppress_redundant_updates_trigger()",
         "TRIGGER spy BEFORE UPDATE ON keys FOR EACH ROW WHEN ((NEW.key::evil.checked) IS NOT NULL)
            EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        // And nothing of the attacker's own but a text that PostgreSQL's function runs, or an argument that it takes.
+        "TRIGGER spy AFTER DELETE ON keys FOR EACH ROW
+           WHEN (query_to_xml('SELECT evil.yes(''x'')', true, true, '') IS NULL)
+           EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "TRIGGER spy BEFORE UPDATE ON keys FOR EACH ROW
+           EXECUTE FUNCTION tsvector_update_trigger('body_tsv', 'pg_catalog.simple', 'key')",
     ];
     for kind in kinds {
         let kind = kind.replace("ON keys", "ON idempotency_keys").replace("ON endpoints", "ON idempotency_endpoints");
@@ -121,6 +127,62 @@ fn a_trigger_that_runs_somebody_elses_code_is_refused_whatever_its_kind() {
         scene.admin.batch_execute(&format!("DROP TRIGGER spy ON {table}")).unwrap();
     }
     scene.all_work();
+}
+
+/// The rows of a table that is partitioned are written with the partitions' triggers.
+#[test]
+fn triggers_on_partitions_and_children_are_looked_at_too() {
+    let mut scene = Scene::set();
+    let attacker = scene.attacker.clone();
+    scene
+        .admin
+        .batch_execute(&format!("CREATE TABLE child () INHERITS (idempotency_keys); GRANT ALL ON child TO {attacker}"))
+        .unwrap();
+    scene.all_work();
+    scene.as_attacker("CREATE TRIGGER spy BEFORE DELETE ON child FOR EACH ROW EXECUTE FUNCTION evil.spy()");
+    scene.all_are_refused("\"spy\"");
+    scene.admin.batch_execute(&format!("DROP TRIGGER spy ON child; ALTER TABLE child OWNER TO {attacker}")).unwrap();
+    scene.all_are_refused("belongs to another role");
+}
+
+/// Who may create objects in the schema plants some for whoever creates the extension there.
+#[test]
+fn an_extension_is_not_created_beside_functions_that_could_be_taken_for_its_own() {
+    let db = Cluster::shared().empty_database("");
+    let (role, mut admin) = (db.role("attacker"), db.admin());
+    admin.batch_execute(&format!("GRANT CREATE ON SCHEMA public TO {role}")).unwrap();
+    for planted in ["_idem_identifier(value name) RETURNS text", "idem_claim(int) RETURNS text"] {
+        let create = format!("CREATE FUNCTION public.{planted} LANGUAGE sql AS 'SELECT current_user::text'");
+        db.connect_as(&role).batch_execute(&create).unwrap();
+        let refused = Failure::of(admin.batch_execute("CREATE EXTENSION idempotency_enforcer"));
+        assert_eq!(refused.sqlstate, "42723", "{refused:?}");
+        let name = planted.split(" RETURNS").next().unwrap().replace("value ", "");
+        admin.batch_execute(&format!("DROP FUNCTION public.{name}")).unwrap();
+    }
+    admin.batch_execute("CREATE EXTENSION idempotency_enforcer").unwrap();
+}
+
+/// An operator cannot have a superuser's ANALYZE give him what he may not have.
+#[test]
+fn rights_are_not_changed_by_code_that_runs_in_somebody_elses_session() {
+    let db = Cluster::shared().database();
+    let (operator, mut admin) = (db.role("operator"), db.admin());
+    admin
+        .batch_execute(&format!(
+            "SELECT idem_grant('{operator}', 'operator'); CREATE SCHEMA his AUTHORIZATION {operator}"
+        ))
+        .unwrap();
+    db.connect_as(&operator)
+        .batch_execute(&format!(
+            "CREATE FUNCTION his.grab() RETURNS int LANGUAGE plpgsql AS $$
+               BEGIN IF session_user <> '{operator}' THEN PERFORM public.idem_grant('{operator}', 'backup'); END IF; RETURN 1; END $$;
+             CREATE FUNCTION his.hidden(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN his.grab(); END';
+             CREATE TABLE his.t (n int); CREATE INDEX ON his.t (his.hidden(n)); INSERT INTO his.t VALUES (1), (2)"
+        ))
+        .unwrap();
+    assert_eq!(Failure::of(admin.batch_execute("ANALYZE his.t")).sqlstate, "42501");
+    let may = format!("SELECT has_table_privilege('{operator}', 'idempotency_keys', 'SELECT')");
+    assert!(!admin.value::<bool>(&may));
 }
 
 // CASES 46
@@ -156,8 +218,15 @@ fn triggers_of_superusers_and_of_the_tables_owner_are_let_be() {
         "CREATE TRIGGER truncated BEFORE TRUNCATE ON idempotency_keys EXECUTE FUNCTION evil.spy();
          CREATE TRIGGER disabled BEFORE INSERT ON idempotency_keys FOR EACH ROW EXECUTE FUNCTION evil.spy()",
     );
-    scene.all_are_refused("\"disabled\"");
-    scene.admin.batch_execute("ALTER TABLE idempotency_keys DISABLE TRIGGER disabled").unwrap();
+    scene.all_are_refused("\"");
+    let attacker = scene.attacker.clone();
+    // Its condition is a stranger's as long as a stranger may add triggers.
+    scene
+        .admin
+        .batch_execute(&format!(
+            "ALTER TABLE idempotency_keys DISABLE TRIGGER disabled; REVOKE TRIGGER ON idempotency_keys FROM {attacker}"
+        ))
+        .unwrap();
     scene.all_work();
     scene.admin.batch_execute("SELECT idem_erase('t')").unwrap();
     assert_eq!(scene.admin.value::<String>("SELECT DISTINCT who FROM audit"), owner);
