@@ -99,8 +99,11 @@ impl Definition {
                 let header = std::mem::size_of::<pg_sys::ArrayType>();
                 let count = if (*acl).ndim == 1 { *acl.cast::<u8>().add(header).cast::<i32>() } else { 0 };
                 let items = acl.cast::<u8>().add((header + 8).next_multiple_of(8)).cast::<pg_sys::AclItem>();
+                // From PostgreSQL 16 on, with the right to grant it in the upper half.
+                #[allow(clippy::unnecessary_cast)]
+                let may_add = |item: &pg_sys::AclItem| item.ai_privs as u32 & pg_sys::ACL_TRIGGER as u32 != 0;
                 found = std::slice::from_raw_parts(items, count as usize).iter().any(|item| {
-                    item.ai_privs as u32 & pg_sys::ACL_TRIGGER != 0
+                    may_add(item)
                         && item.ai_grantee != self.owner()
                         && (item.ai_grantee == pg_sys::InvalidOid || !pg_sys::superuser_arg(item.ai_grantee))
                 });
