@@ -112,6 +112,8 @@ unit: check check-rust
 	cargo test $(CARGO_FLAGS)
 
 suite: export PG_CONFIG := $(PG_CONFIG)
+# They wait for servers more than they compute.
+suite: export RUST_TEST_THREADS ?= 4
 suite: export CLIENT_PYTHON := $(CURDIR)/target/venv/bin/python
 suite: export CLIENT_NODE_MODULES := $(CURDIR)/target/node/node_modules
 suite: check check-rust target/venv/.made target/node/.made
