@@ -19,6 +19,7 @@ mod model;
 mod opening;
 mod plans;
 mod reports;
+mod returns;
 mod statements;
 
 pub use model::*;

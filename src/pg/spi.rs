@@ -21,7 +21,11 @@ pub struct Spi {
 
 /// A prepared statement that lives as long as the process, or until [`Plan::free`].
 #[derive(Clone, Copy)]
-pub struct Plan(pg_sys::SPIPlanPtr);
+pub struct Plan {
+    plan: pg_sys::SPIPlanPtr,
+    /// The types of the columns that it returns, as its rows are read.
+    returns: &'static [pg_sys::BuiltinOid],
+}
 
 /// When a statement is planned.
 #[derive(Clone, Copy)]
@@ -50,7 +54,13 @@ impl Spi {
         Spi { relations, outside }
     }
 
-    pub fn prepare(&self, sql: &[u8], types: &[pg_sys::BuiltinOid], planning: Planning) -> Plan {
+    pub fn prepare(
+        &self,
+        sql: &[u8],
+        types: &[pg_sys::BuiltinOid],
+        returns: &'static [pg_sys::BuiltinOid],
+        planning: Planning,
+    ) -> Plan {
         let sql = CString::new(sql).unwrap_or_default();
         let mut oids: Vec<pg_sys::Oid> = types.iter().map(|t| t.value()).collect();
         // SAFETY: the strings and arrays outlive the call; SPI copies them. SPI_keepplan moves the plan into
@@ -60,35 +70,44 @@ impl Spi {
                 pg_sys::SPI_prepare_cursor(sql.as_ptr(), oids.len() as c_int, oids.as_mut_ptr(), planning as c_int);
             assert!(!plan.is_null(), "SPI_prepare_cursor failed");
             pg_sys::SPI_keepplan(plan);
-            Plan(plan)
+            Plan { plan, returns }
         }
     }
 
-    /// Refuses (`55000`) a plan that means other relations than these.
+    /// Refuses (`55000`) a plan that means other relations than these, or returns other types than its rows are read as.
     ///
     /// A statement names its tables; when it is planned, or planned anew, the names are looked up, and a schema may have been
-    /// renamed and made anew by then. What is in its place must never run with the tables' owner's rights.
-    fn check_relations(&self, plan: Plan, allowed: &[pg_sys::Oid]) {
+    /// renamed and made anew by then. What is in its place must never run with the tables' owner's rights. So with columns: one
+    /// of another type in the place of ours would be read as what it is not.
+    fn check_meaning(&self, plan: Plan, allowed: &[pg_sys::Oid]) {
         // SAFETY: the plan's one source lives as long as the plan. Asking for its target list looks the names up anew, if
         // need be, and locks the relations, but does not plan: planning already runs immutable functions. Every statement
         // returns something, so none is passed over. With the locks held, executing it looks nothing up again.
-        let means_others = unsafe {
-            let sources = pg_sys::SPI_plan_get_plan_sources(plan.0);
+        let (means_others, returns_others) = unsafe {
+            let sources = pg_sys::SPI_plan_get_plan_sources(plan.plan);
             let source = pg_sys::list_nth(sources, 0).cast::<pg_sys::CachedPlanSource>();
             let returns_nothing = pg_sys::CachedPlanGetTargetList(source, std::ptr::null_mut()).is_null();
             let oids = (*source).relationOids;
             let count = if oids.is_null() { 0 } else { (*oids).length };
-            returns_nothing || (0..count).any(|i| !allowed.contains(&pg_sys::list_nth_oid(oids, i)))
+            let columns = (*(*source).resultDesc).attrs.as_slice((*(*source).resultDesc).natts as usize);
+            (
+                returns_nothing || (0..count).any(|i| !allowed.contains(&pg_sys::list_nth_oid(oids, i))),
+                !columns.iter().map(|column| column.atttypid).eq(plan.returns.iter().map(|kind| kind.value())),
+            )
         };
         if means_others {
-            pg_sys::panic::ErrorReport::new(
-                pgrx::PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            refuse(
                 "the schema of extension idempotency_enforcer has changed under this call",
-                "idempotency_enforcer",
-            )
-            .set_detail("Its name now belongs to another schema than the one that the call began in.")
-            .set_hint("Nothing was done. Call again.")
-            .report(pgrx::PgLogLevel::ERROR);
+                "Its name now belongs to another schema than the one that the call began in.",
+                "Nothing was done. Call again.",
+            );
+        }
+        if returns_others {
+            refuse(
+                "a table of extension idempotency_enforcer has other columns than it was made with",
+                "A column that a statement reads has another type.",
+                "Nothing was done. Give the columns back their names and types.",
+            );
         }
     }
 
@@ -112,7 +131,7 @@ impl Spi {
     }
 
     fn execute(&self, plan: Plan, args: &[Value], mode: Mode) -> Table {
-        self.check_relations(plan, &self.relations);
+        self.check_meaning(plan, &self.relations);
         let mut datums: Vec<pg_sys::Datum> = args.iter().map(|v| v.datum().unwrap_or(pg_sys::Datum::from(0))).collect();
         let nulls: Vec<std::ffi::c_char> =
             args.iter().map(|v| if v.datum().is_some() { b' ' } else { b'n' } as _).collect();
@@ -125,7 +144,7 @@ impl Spi {
                 Mode::ReadLatest => (pg_sys::GetLatestSnapshot(), true),
             };
             let code = pg_sys::SPI_execute_snapshot(
-                plan.0,
+                plan.plan,
                 datums.as_mut_ptr(),
                 nulls.as_ptr(),
                 snapshot,
@@ -138,6 +157,15 @@ impl Spi {
             Table { table: pg_sys::SPI_tuptable, outside: self.outside }
         }
     }
+}
+
+/// Raises `55000`.
+fn refuse(message: &'static str, detail: &'static str, hint: &'static str) {
+    let state = pgrx::PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+    pg_sys::panic::ErrorReport::new(state, message, "idempotency_enforcer")
+        .set_detail(detail)
+        .set_hint(hint)
+        .report(pgrx::PgLogLevel::ERROR);
 }
 
 /// What a statement has returned; freed when dropped, also when it is empty: a caller that waits asks many times.
@@ -182,7 +210,7 @@ impl Plan {
     pub fn free(self) {
         // SAFETY: the plan was kept by `prepare` and is not used again: `Plan`s live in one place, the table of
         // plans in tables.rs, which is emptied first.
-        unsafe { pg_sys::SPI_freeplan(self.0) };
+        unsafe { pg_sys::SPI_freeplan(self.plan) };
     }
 }
 

@@ -111,7 +111,8 @@ pub fn get(spi: &Spi, schema: &Schema, statement: Statement) -> Plan {
     });
     kept.unwrap_or_else(|| {
         // Not while the table is borrowed: preparing may run code that calls us.
-        let plan = spi.prepare(&schema.fill_in(statement.text()), statement.types(), statement.planning());
+        let text = schema.fill_in(statement.text());
+        let plan = spi.prepare(&text, statement.types(), statement.returns(), statement.planning());
         PLANS.with_borrow_mut(|plans| match plans {
             Some(p) if p.schema == *schema && p.kept[statement as usize].is_none() => {
                 p.kept[statement as usize] = Some(plan)

@@ -1,7 +1,7 @@
 //! The text of the statements. `@extschema@` stands for the extension's schema, as in the install script.
 //!
 //! They run with `search_path = pg_catalog, pg_temp`: unqualified functions and operators are PostgreSQL's own.
-//! Each returns something: see `Spi::check_relations`.
+//! Each returns something: see `Spi::check_meaning`.
 
 use super::BuiltinOid;
 use crate::pg::spi::Planning;

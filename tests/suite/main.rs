@@ -13,6 +13,7 @@ mod external;
 mod fencing;
 mod guard;
 mod health;
+mod hostile;
 mod installcheck;
 mod isolation;
 mod lifecycle;
