@@ -2,7 +2,7 @@
 
 use crate::limits::{JSONB_GROWTH, RECOVERY_POINT_BYTES, RECOVERY_STATE_BYTES};
 use crate::ownership::{self, MOST_REPETITIONS};
-use crate::pg::entry::{sql_function, Answer, Args};
+use crate::pg::entry::{sql_function, Answer, Args, BadText};
 use crate::pg::transaction;
 use crate::refusal::Refusal;
 use crate::tables::Tables;
@@ -53,7 +53,11 @@ fn check_state(args: &Args) -> Result<(), Refusal> {
     let stored = args.size(arg::RECOVERY_STATE).unwrap_or(0);
     let size = match stored {
         0 => 0,
-        1..=RECOVERY_STATE_BYTES_AS_JSONB => args.jsonb_text(arg::RECOVERY_STATE).map_or(stored, |text| text.len()),
+        1..=RECOVERY_STATE_BYTES_AS_JSONB => match args.jsonb_text(arg::RECOVERY_STATE, RECOVERY_STATE_BYTES) {
+            Ok(text) => text.map_or(0, |text| text.len()),
+            Err(BadText::TooLong { size, .. }) => size,
+            Err(BadText::NotUtf8) => stored, // it is stored as it is
+        },
         _ => stored,
     };
     if size > RECOVERY_STATE_BYTES {

@@ -114,11 +114,8 @@ fn read_headers(args: &Args) -> Result<Value, Refusal> {
     if stored > HEADERS_BYTES * JSONB_GROWTH {
         return Err(Refusal::too_long("response_headers", stored, HEADERS_BYTES));
     }
-    let text = args.jsonb_text(arg::RESPONSE_HEADERS).ok_or_else(|| Refusal::not_utf8("response_headers"))?;
-    if text.len() > HEADERS_BYTES {
-        return Err(Refusal::too_long("response_headers", text.len(), HEADERS_BYTES));
-    }
-    Ok(match headers::check(&text)? {
+    let text = args.jsonb_text(arg::RESPONSE_HEADERS, HEADERS_BYTES).map_err(|bad| bad.of("response_headers"))?;
+    Ok(match headers::check(&text.unwrap_or_default())? {
         Headers::None => Value::NULL,
         Headers::AsGiven => args.unchanged(arg::RESPONSE_HEADERS),
         Headers::Pairs(pairs) => Value::jsonb(&pairs),

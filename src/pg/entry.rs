@@ -1,8 +1,8 @@
 //! SQL-callable functions: version-1 entry points whose body returns a value or a [`Refusal`].
 
+use crate::pg::encoding;
 use crate::pg::raise::{self, Raised};
-use crate::pg::value::JsonbText;
-use crate::pg::{encoding, value::Value};
+use crate::pg::value::{self, Value};
 use crate::refusal::Refusal;
 use pgrx::datum::{Array, Interval, TimestampWithTimeZone};
 use pgrx::{pg_sys, FromDatum};
@@ -171,9 +171,17 @@ impl Args {
         self.get(n)
     }
 
-    /// The text of a jsonb argument, in UTF-8; `None` also where it has no equivalent there.
-    pub fn jsonb_text(&self, n: usize) -> Option<Vec<u8>> {
-        self.get::<JsonbText>(n).map(|json| json.0)
+    /// The text of a jsonb argument, in UTF-8 and of at most `most` bytes; a longer one, however short its binary form, is not
+    /// copied.
+    pub fn jsonb_text(&self, n: usize, most: usize) -> Result<Option<Vec<u8>>, BadText> {
+        let Some(datum) = self.datum(n) else { return Ok(None) };
+        // SAFETY: the argument is a jsonb, by the SQL declaration.
+        let text = encoding::to_utf8_bytes(unsafe { value::jsonb_text(datum) }).ok_or(BadText::NotUtf8)?;
+        match text {
+            text if text.len() > most => Err(BadText::TooLong { size: text.len(), most }),
+            text if std::str::from_utf8(text).is_err() => Err(BadText::NotUtf8),
+            text => Ok(Some(text.to_vec())),
+        }
     }
 
     /// An argument of type text[]; elements that are NULL or no UTF-8 are `None`.

@@ -2,7 +2,7 @@
 
 use crate::pg::encoding;
 use pgrx::datum::{Interval, TimestampWithTimeZone};
-use pgrx::{pg_sys, FromDatum, IntoDatum};
+use pgrx::{pg_sys, IntoDatum};
 use std::ffi::CStr;
 
 /// An SQL value of a type that its place decides; allocated in the current memory context.
@@ -95,20 +95,16 @@ pub fn interval_times_two(interval: Interval) -> Interval {
     sum.unwrap_or(interval)
 }
 
-/// A jsonb value read as its text in UTF-8. pgrx's `JsonB` takes every database for a UTF-8 one, and panics on a number or
-/// a depth that serde_json does not read.
-pub struct JsonbText(pub Vec<u8>);
-
-impl FromDatum for JsonbText {
-    unsafe fn from_polymorphic_datum(datum: pg_sys::Datum, is_null: bool, _type: pg_sys::Oid) -> Option<Self> {
-        if is_null {
-            return None;
-        }
-        // SAFETY: the caller passes a jsonb; jsonb_out returns a palloc'd C string.
-        unsafe {
-            let text = pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(datum)])?;
-            let text = CStr::from_ptr(text.cast_mut_ptr());
-            encoding::to_utf8_bytes(text.to_bytes()).map(|utf8| JsonbText(utf8.to_vec()))
-        }
+/// The text of a jsonb value in the database's encoding, in the current memory context. pgrx's `JsonB` takes every database for
+/// a UTF-8 one, and panics on a number or a depth that serde_json does not read.
+///
+/// # Safety
+///
+/// The datum must be a jsonb.
+pub unsafe fn jsonb_text<'a>(datum: pg_sys::Datum) -> &'a [u8] {
+    // SAFETY: jsonb_out takes a jsonb and returns a palloc'd C string.
+    unsafe {
+        let text = pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(datum)]);
+        text.map_or(&[], |text| CStr::from_ptr(text.cast_mut_ptr()).to_bytes())
     }
 }

@@ -1,3 +1,4 @@
 //! Somebody with every right on the tables but ownership, or their owner, or an application, does what nobody should.
 
 mod columns;
+mod documents;
