@@ -14,6 +14,6 @@ pub fn check(tenant: &str) -> Result<(), Refusal> {
     let Some(setting) = settings::tenant_setting() else { return Ok(()) };
     match placeholders::current_value(&setting) {
         Some(current) if !current.is_empty() && current == *encoding::to_server_bytes(tenant) => Ok(()),
-        _ => Err(Refusal::foreign_tenant(&setting.to_string_lossy())),
+        _ => Err(Refusal::foreign_tenant(&encoding::shown(&setting))),
     }
 }

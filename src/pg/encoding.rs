@@ -60,6 +60,11 @@ pub fn to_utf8(server: &[u8]) -> Option<String> {
     to_utf8_bytes(server).and_then(|utf8| std::str::from_utf8(utf8).ok()).map(str::to_owned)
 }
 
+/// A name of a database object as messages show it; what has no equivalent in UTF-8 is shown escaped.
+pub fn shown(name: &CStr) -> String {
+    to_utf8(name.to_bytes()).unwrap_or_else(|| name.to_bytes().escape_ascii().to_string())
+}
+
 /// The same string in the database's encoding.
 ///
 /// Raises `22P05` for a character that the encoding does not have.

@@ -3,7 +3,7 @@
 //! Our statements run with the rights of the tables' owner. A trigger can be put on a table by whoever has the right
 //! TRIGGER on it, so only one whose code belongs to a superuser or to that owner may run.
 
-use crate::pg::catalog;
+use crate::pg::{catalog, encoding};
 use pgrx::pg_sys;
 use std::ffi::{c_char, CStr};
 
@@ -71,7 +71,7 @@ impl Definition {
             triggers.iter().find_map(|trigger| {
                 let owner = untrusted_owner(trigger, self.owner(), others_may_add)?;
                 Some(Distrust::Trigger {
-                    name: CStr::from_ptr(trigger.tgname).to_string_lossy().into_owned(),
+                    name: encoding::shown(CStr::from_ptr(trigger.tgname)),
                     owner: name_of_role(owner),
                 })
             })
@@ -256,7 +256,7 @@ pub fn name_of_role(role: pg_sys::Oid) -> String {
         if name.is_null() {
             String::new()
         } else {
-            CStr::from_ptr(name).to_string_lossy().into_owned()
+            encoding::shown(CStr::from_ptr(name))
         }
     }
 }
@@ -274,7 +274,7 @@ fn name_of_rule(rule: pg_sys::Oid) -> String {
     // SAFETY: as the catalog is defined in every version; a name is NUL-terminated.
     let names = unsafe {
         catalog::rows(PG_REWRITE.into(), |row: &Rewrite| {
-            (row.oid == rule).then(|| CStr::from_ptr(row.rulename.data.as_ptr()).to_string_lossy().into_owned())
+            (row.oid == rule).then(|| encoding::shown(CStr::from_ptr(row.rulename.data.as_ptr())))
         })
     };
     names.into_iter().flatten().next().unwrap_or_default()

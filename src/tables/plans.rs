@@ -1,6 +1,7 @@
 //! The prepared statements of this backend.
 
 use super::statements::Statement;
+use crate::pg::encoding;
 use crate::pg::spi::{Plan, Spi};
 use pgrx::pg_sys;
 use std::cell::{Cell, RefCell};
@@ -62,7 +63,7 @@ impl Schema {
 
     /// The call that registers an endpoint, on one line whatever its name.
     pub fn call_to_register(&self, endpoint: &str) -> String {
-        format!("SELECT {}.idem_protect({});", self.name.to_string_lossy(), literal(endpoint))
+        format!("SELECT {}.idem_protect({});", encoding::shown(&self.name), literal(endpoint))
     }
 
     /// The statement's text with this schema in it.
@@ -72,15 +73,20 @@ impl Schema {
     }
 }
 
-/// As a string constant on one line.
+/// As a string constant on one line of printable characters: any other is written as the bytes that it has in this database,
+/// which every encoding reads back.
 fn literal(text: &str) -> String {
-    let mut quoted = String::from(if text.contains('\\') || text.contains(char::is_control) { "E'" } else { "'" });
+    let is_printable = |c: char| c == '\'' || c == '"' || c.escape_debug().count() == 1;
+    let mut quoted = String::from(if text.chars().all(is_printable) { "'" } else { "E'" });
     for c in text.chars() {
         match c {
             '\'' => quoted.push_str("''"),
             '\\' => quoted.push_str("\\\\"),
-            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(c))),
-            c => quoted.push(c),
+            c if is_printable(c) => quoted.push(c),
+            c => {
+                let bytes = c.to_string();
+                encoding::to_server_bytes(&bytes).iter().for_each(|byte| quoted.push_str(&format!("\\x{byte:02X}")));
+            }
         }
     }
     quoted.push('\'');

@@ -2,3 +2,4 @@
 
 mod columns;
 mod documents;
+mod names;
