@@ -114,14 +114,13 @@ impl Definition {
     }
 
     /// The partitions and other children of the table, which hold rows of it and have triggers of their own.
-    pub fn children(&self) -> Vec<pg_sys::Oid> {
+    pub fn children(&self, lock: u32) -> Vec<pg_sys::Oid> {
         // SAFETY: the relation is open; the list holds Oids, each of a child that is locked until the transaction ends.
         unsafe {
             if !(*(*self.0).rd_rel).relhassubclass {
                 return Vec::new();
             }
-            let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-            let table = (*self.0).rd_id;
+            let (table, lock) = ((*self.0).rd_id, lock as pg_sys::LOCKMODE);
             let list = pg_sys::ffi::pg_guard_ffi_boundary(|| find_all_inheritors(table, lock, std::ptr::null_mut()));
             let oids = (0..(*list).length).map(|n| pg_sys::list_nth_oid(list, n));
             oids.filter(|oid| *oid != (*self.0).rd_id).collect()

@@ -48,7 +48,7 @@ impl Found {
         }
     }
 
-    /// Locks a table as writing it does. From now on nobody else can put a trigger on it.
+    /// Locks a table and its partitions as writing them does. From now on nobody else can put a trigger on them.
     pub fn lock_for_writing(&self, table: Table) {
         let oid = match table {
             Table::Keys => self.keys,
@@ -56,6 +56,9 @@ impl Found {
         };
         // SAFETY: as in `locked`; the table is locked already, so it is there.
         unsafe { pg_sys::LockRelationOid(oid, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE) };
+        if let Some(table) = Definition::of(oid) {
+            table.children(pg_sys::RowExclusiveLock);
+        }
     }
 
     /// The owner of both tables, with whose rights statements run. `55000` when that would run somebody else's code.
@@ -67,7 +70,7 @@ impl Found {
             return Err(Refusal::tables_of_two_owners(&name(keys.owner()), &name(endpoints.owner())));
         }
         for (name, table) in [("idempotency_keys", &keys), ("idempotency_endpoints", &endpoints)] {
-            let children = table.children();
+            let children = table.children(pg_sys::AccessShareLock);
             if children.iter().any(|child| Definition::of(*child).is_none_or(|c| c.owner() != table.owner())) {
                 return Err(Refusal::child_of_another_owner(name));
             }
