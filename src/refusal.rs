@@ -119,13 +119,15 @@ impl Refusal {
             message: format!("table {table} has a trigger that must not run with its owner's rights: {trigger:?}"),
             detail: match owner {
                 "" => {
-                    "It has arguments or a condition, and somebody else than the table's owner may add triggers.".into()
+                    "It has a condition that does more than compute, or it has arguments or a condition and somebody else than \
+                     the table's owner may add triggers."
+                        .into()
                 }
                 _ => format!("Its code belongs to {owner:?}, who is neither a superuser nor the owner of the table."),
             },
             hint:
-                "DROP TRIGGER, or give its function to the owner of the table; and take the right TRIGGER on it from \
-                   everybody else."
+                "Look at who made it and DROP TRIGGER, or give its function to the owner of the table; only then take the \
+                 right TRIGGER on it from everybody else."
                     .into(),
         }
     }

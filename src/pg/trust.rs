@@ -167,6 +167,11 @@ unsafe fn untrusted_owner(
     if trigger.tgqual.is_null() {
         return None;
     }
+    // The right may have been taken away since: whoever wrote a condition that does more than compute is not known.
+    // SAFETY: the condition is the text of an expression; its copy is freed with the current memory context.
+    if unsafe { pg_sys::contain_mutable_functions(pg_sys::stringToNode(trigger.tgqual).cast()) } {
+        return Some(pg_sys::InvalidOid);
+    }
     // The WHEN condition runs too: functions, operators and types (a domain has CHECKs) that it uses.
     depends_on(trigger.tgoid)
         .into_iter()
