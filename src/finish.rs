@@ -64,7 +64,7 @@ fn finish(args: &Args, status: Status, body: Body) -> Result<Answer, Refusal> {
     let tables = Tables::open_for_writing(args.schema(), &scope)?;
     for _ in 0..MOST_REPETITIONS {
         if tables.finish(&outcome) {
-            guard::closed(&scope);
+            guard::closed(&scope)?;
             let counter = if status == Status::Succeeded { Counter::Completed } else { Counter::Failed };
             stats::count(&scope.endpoint, counter, || tables.is_registered(&scope.endpoint));
             return Ok(Answer::Bool(true));

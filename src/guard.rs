@@ -41,15 +41,15 @@ pub fn opened(scope: &Scope, claim: Claim) -> Result<(), Refusal> {
 }
 
 /// The claim was completed or failed.
-pub fn closed(scope: &Scope) {
+pub fn closed(scope: &Scope) -> Result<(), Refusal> {
     let sub = transaction::current_subtransaction();
-    JOURNAL.with_borrow_mut(|j| j.closed(sub, scope));
+    JOURNAL.with_borrow_mut(|j| j.closed(sub, scope)).map_err(|_| Refusal::out_of_memory(scope))
 }
 
 /// The claim was released before it was ever committed.
-pub fn dropped(scope: &Scope) {
+pub fn dropped(scope: &Scope) -> Result<(), Refusal> {
     let sub = transaction::current_subtransaction();
-    JOURNAL.with_borrow_mut(|j| j.dropped(sub, scope));
+    JOURNAL.with_borrow_mut(|j| j.dropped(sub, scope)).map_err(|_| Refusal::out_of_memory(scope))
 }
 
 /// This transaction's own claim of the scope, finished or not.
@@ -64,9 +64,10 @@ pub fn attempt_meant(scope: &Scope, given: Option<i32>) -> i32 {
 
 /// The table has the last word, and must be there to say it: a claim whose row cannot be looked at is not let through.
 fn refuse_open_claims() -> Result<(), Refusal> {
-    let left = JOURNAL.with_borrow(Journal::left_open);
-    for (scope, claim) in &left {
-        let state = match Tables::open(claim.home.into()).map(|tables| tables.state(scope)) {
+    let mut last = 0;
+    while let Some((scope, claim, order)) = JOURNAL.with_borrow(|j| j.next_open(last)) {
+        last = order;
+        let state = match Tables::open(claim.home.into()).map(|tables| tables.state(&scope)) {
             Ok(Some(found)) if found.status.is_finished() => continue,
             Ok(Some(found)) => format!("still {:?}", found.status.name()),
             Ok(None) => "gone".to_owned(),
@@ -74,7 +75,7 @@ fn refuse_open_claims() -> Result<(), Refusal> {
         };
         // The guard holds for registered endpoints only.
         stats::count(&scope.endpoint, Counter::GuardRefused, || true);
-        return Err(Refusal::left_open(scope, &state, left.len()));
+        return Err(Refusal::left_open(&scope, &state, JOURNAL.with_borrow(Journal::count_open)));
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ fn release(args: &Args) -> Result<Answer, Refusal> {
     }
     let tables = Tables::open_for_writing(args.schema(), &scope)?;
     for _ in 0..MOST_REPETITIONS {
-        if give_up(&tables, &scope, attempt, own) {
+        if give_up(&tables, &scope, attempt, own)? {
             stats::count(&scope.endpoint, Counter::Released, || tables.is_registered(&scope.endpoint));
             drop(tables);
             if audit::is_operator(args.schema()) {
@@ -45,14 +45,14 @@ fn release(args: &Args) -> Result<Answer, Refusal> {
 
 /// A claim that was committed leaves a tombstone with its number. One that never was is deleted, or turned back into the
 /// tombstone that it took over: nobody else has seen its number.
-fn give_up(tables: &Tables, scope: &Scope, attempt: i32, own: Option<Claim>) -> bool {
+fn give_up(tables: &Tables, scope: &Scope, attempt: i32, own: Option<Claim>) -> Result<bool, Refusal> {
     let done = match own {
-        None => return tables.release(scope, attempt, attempt),
+        None => return Ok(tables.release(scope, attempt, attempt)),
         Some(Claim { over_tombstone: true, .. }) => tables.release(scope, attempt, attempt - 1),
         Some(_) => tables.delete_claim(scope, attempt),
     };
     if done {
-        guard::dropped(scope);
+        guard::dropped(scope)?;
     }
-    done
+    Ok(done)
 }

@@ -54,31 +54,43 @@ impl Journal {
         Ok(())
     }
 
-    /// The claim was completed or failed. One that is not of this transaction is ignored.
-    pub fn closed(&mut self, sub: Sub, scope: &Scope) {
+    /// The claim was completed or failed. One that is not of this transaction is ignored. Fails where there is no memory.
+    pub fn closed(&mut self, sub: Sub, scope: &Scope) -> Result<(), TryReserveError> {
         if let Some((scope, entry)) = self.entry(scope).filter(|(_, entry)| entry.claim.is_open) {
+            self.steps.try_reserve(1)?;
             let claim = Claim { is_open: false, ..entry.claim };
             self.set(sub, scope, Some(Entry { claim, ..entry }));
         }
+        Ok(())
     }
 
-    /// The claim was released: it is as if it had not been made.
-    pub fn dropped(&mut self, sub: Sub, scope: &Scope) {
+    /// The claim was released: it is as if it had not been made. Fails where there is no memory.
+    pub fn dropped(&mut self, sub: Sub, scope: &Scope) -> Result<(), TryReserveError> {
         if let Some((scope, _)) = self.entry(scope) {
+            self.steps.try_reserve(1)?;
             self.set(sub, scope, None);
         }
+        Ok(())
     }
 
     pub fn get(&self, scope: &Scope) -> Option<Claim> {
         self.claims.get(scope).map(|entry| entry.claim)
     }
 
-    /// The guarded claims that are open, in the order in which they were made.
-    pub fn left_open(&self) -> Vec<(Rc<Scope>, Claim)> {
-        let is_left = |entry: &Entry| entry.claim.guarded && entry.claim.is_open;
-        let mut left: Vec<_> = self.claims.iter().filter(|(_, entry)| is_left(entry)).collect();
-        left.sort_by_key(|(_, entry)| entry.order);
-        left.into_iter().map(|(scope, entry)| (scope.clone(), entry.claim)).collect()
+    /// The number of guarded claims that are open.
+    pub fn count_open(&self) -> usize {
+        self.open().count()
+    }
+
+    /// Of the guarded claims that are open the first that was made after the `after`th claim of the transaction, and which
+    /// one it was. Takes no memory, however many there are.
+    pub fn next_open(&self, after: u64) -> Option<(Rc<Scope>, Claim, u64)> {
+        let next = self.open().filter(|(_, entry)| entry.order > after).min_by_key(|(_, entry)| entry.order);
+        next.map(|(scope, entry)| (scope.clone(), entry.claim, entry.order))
+    }
+
+    fn open(&self) -> impl Iterator<Item = (&Rc<Scope>, &Entry)> {
+        self.claims.iter().filter(|(_, entry)| entry.claim.guarded && entry.claim.is_open)
     }
 
     pub fn sub_committed(&mut self, sub: Sub, parent: Sub) {
@@ -129,7 +141,10 @@ mod tests {
     }
 
     fn open(journal: &Journal) -> Vec<String> {
-        journal.left_open().into_iter().map(|(scope, _)| scope.key.clone()).collect()
+        let next = |after: u64| journal.next_open(after);
+        let open: Vec<_> = std::iter::successors(next(0), |(_, _, order)| next(*order)).collect();
+        assert_eq!(open.len(), journal.count_open());
+        open.into_iter().map(|(scope, _, _)| scope.key.clone()).collect()
     }
 
     #[test]
@@ -139,8 +154,8 @@ mod tests {
         make(&mut j, 1, "a", true);
         make(&mut j, 1, "external", false);
         assert_eq!(open(&j), ["b", "a"]);
-        j.closed(1, &scope("t", "e", "b"));
-        j.closed(1, &scope("t", "e", "never claimed"));
+        j.closed(1, &scope("t", "e", "b")).unwrap();
+        j.closed(1, &scope("t", "e", "never claimed")).unwrap();
         assert_eq!(open(&j), ["a"]);
         assert_eq!(j.get(&scope("t", "e", "b")), Some(Claim { is_open: false, ..claim(true) }));
         assert_eq!(j.get(&scope("t", "e", "never claimed")), None);
@@ -152,12 +167,12 @@ mod tests {
     fn rollback_to_a_savepoint_undoes_its_steps() {
         let mut j = Journal::default();
         make(&mut j, 1, "a", true);
-        j.closed(2, &scope("t", "e", "a"));
+        j.closed(2, &scope("t", "e", "a")).unwrap();
         make(&mut j, 2, "b", true);
         assert_eq!(open(&j), ["b"]);
         j.sub_aborted(2);
         assert_eq!(open(&j), ["a"]);
-        j.dropped(3, &scope("t", "e", "a"));
+        j.dropped(3, &scope("t", "e", "a")).unwrap();
         assert!(open(&j).is_empty() && j.get(&scope("t", "e", "a")).is_none());
         j.sub_aborted(3);
         assert_eq!(open(&j), ["a"]);
@@ -170,7 +185,7 @@ mod tests {
         make(&mut j, 3, "b", true);
         j.sub_committed(3, 2);
         assert_eq!(open(&j), ["a", "b"]);
-        j.closed(2, &scope("t", "e", "a"));
+        j.closed(2, &scope("t", "e", "a")).unwrap();
         j.sub_aborted(2);
         assert_eq!(open(&j), ["a"]);
     }
@@ -179,7 +194,7 @@ mod tests {
     fn a_claim_made_again_is_undone_to_what_it_was() {
         let mut j = Journal::default();
         make(&mut j, 1, "a", true);
-        j.closed(1, &scope("t", "e", "a"));
+        j.closed(1, &scope("t", "e", "a")).unwrap();
         make(&mut j, 2, "a", false);
         j.sub_aborted(2);
         assert_eq!(j.get(&scope("t", "e", "a")), Some(Claim { is_open: false, ..claim(true) }));

@@ -196,8 +196,9 @@ fn triggers_of_superusers_and_of_the_tables_owner_are_let_be() {
             "CREATE TABLE audit (who text); GRANT INSERT ON audit TO PUBLIC;
              CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS
                'BEGIN INSERT INTO public.audit VALUES (current_user); RETURN coalesce(NEW, OLD); END';
-             CREATE TRIGGER audit BEFORE INSERT OR UPDATE OR DELETE ON idempotency_keys
-               FOR EACH ROW WHEN (pg_trigger_depth() < 5) EXECUTE FUNCTION audit();
+             CREATE TRIGGER audit BEFORE DELETE ON idempotency_keys FOR EACH ROW EXECUTE FUNCTION audit();
+             CREATE TRIGGER audit_changes BEFORE INSERT OR UPDATE ON idempotency_keys
+               FOR EACH ROW WHEN (length(NEW.key) > 0) EXECUTE FUNCTION audit();
              CREATE TABLE refers (tenant_id text, endpoint text, key text,
                FOREIGN KEY (tenant_id, endpoint, key) REFERENCES idempotency_keys);
              ALTER TABLE idempotency_keys OWNER TO {owner}; ALTER TABLE idempotency_endpoints OWNER TO {owner};
